@@ -1,0 +1,37 @@
+"""Files a sub-agent touched, as its tools reported them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FileMode = Literal["read", "write", "edit"]
+Provenance = Literal["read", "changed", "observed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One path-taking tool call: which file, how, and whether it worked."""
+
+    path: str
+    mode: FileMode
+    ok: bool = True
+
+    @property
+    def provenance(self) -> Provenance:
+        """How the parent sees this touch."""
+        return "read" if self.mode == "read" else "changed"
+
+
+class RecentFile(BaseModel):
+    """A file in a result, in the order it was touched.
+
+    ``observed`` means that it was seen in a tool's arguments rather than in a receipt.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str = Field(min_length=1)
+    provenance: Provenance = "read"

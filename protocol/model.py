@@ -1,0 +1,69 @@
+"""What is said to a model and what it says back, whatever its wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from understudy.protocol.usage import Usage
+
+Role = Literal["system", "user", "assistant", "tool"]
+JsonValue: TypeAlias = "str | int | float | bool | None | list[JsonValue] | dict[str, JsonValue]"
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model wants a tool run."""
+
+    id: str
+    name: str
+    arguments: JsonObject = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One entry of a history."""
+
+    role: Role
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as a model sees it."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One call: the history, and the tools on offer."""
+
+    turns: tuple[Turn, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What the call consumed."""
+
+    usage: Usage
+
+
+ModelEvent: TypeAlias = TextDelta | ToolCall | UsageReport
+"""What a model's stream is made of; its end is the end of the answer."""
