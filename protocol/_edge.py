@@ -30,5 +30,7 @@ def _one_line(text: str) -> str:
 PrintableText = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 """Text with at least one visible character."""
 
-PrintableLine = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"\S"), AfterValidator(_one_line)]
+PrintableLine = Annotated[
+    str, StringConstraints(min_length=1, max_length=4096, pattern=r"\S"), AfterValidator(_one_line)
+]
 """One visible line, short enough for a path."""

@@ -71,7 +71,9 @@ def parse_message(payload: object) -> Message:
         return payload  # type: ignore[return-value]  # get_args loses the static types
     if not isinstance(payload, dict):
         known = ", ".join(kind.__name__ for kind in MESSAGE_TYPES)
-        raise InvalidMessageError(f"{type(payload).__name__} is no message type: send {known}, or a dict of one")
+        raise InvalidMessageError(
+            f"{type(payload).__name__} is no message type: send {known}, or a dict of one"
+        )
     try:
         return _PARSER.validate_python(payload)
     except ValidationError as error:

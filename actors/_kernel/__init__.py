@@ -1,0 +1,1 @@
+"""The kernel: pykka actors on one event loop. Private; hosts meet it through `Runtime` and `LoopActor`."""

@@ -1,0 +1,203 @@
+"""One event loop for many actors, in a thread of its own or on the host's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections import deque
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from understudy.actors._kernel.exits import DeadLetter
+from understudy.actors._kernel.future import LOOP_THREADS
+from understudy.actors._kernel.lag import LagGauge
+from understudy.actors._kernel.mailbox import Mailbox
+from understudy.actors._kernel.pool import BlockingPool
+from understudy.actors.clock import within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CoroutineType
+
+    from pykka import ActorRef
+
+    from understudy.actors._kernel.actor import LoopActor
+    from understudy.actors.clock import Clock
+
+A = TypeVar("A", bound="LoopActor")
+
+DEFAULT_GRACE = 5.0
+DEFAULT_BLOCKING_THREADS = 32
+
+
+class ActorLoop:
+    """Runs actors on one asyncio loop: schedules mailboxes, owns the thread pool, stops what it started."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        dead_letters: Callable[[DeadLetter], None],
+        blocking_threads: int = DEFAULT_BLOCKING_THREADS,
+    ) -> None:
+        self.clock = clock
+        self._dead_letters = dead_letters
+        self._blocking_threads = blocking_threads
+        self._urn_prefix = f"urn:understudy:{os.getpid():x}-{os.urandom(6).hex()}:"
+        self._count = itertools.count(1)
+        self._actors: dict[str, LoopActor] = {}
+        self._remote: deque[Mailbox] = deque()
+        self._waking = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ident = -1
+        self._open = False
+        # One context for all slices: a spawner's context variables do not leak into its actors.
+        self._context = Context()
+
+    # -- beginning and end ----------------------------------------------------------------------------
+
+    def run_in_thread(self) -> None:
+        """Start a thread with a loop of its own, and return once it turns."""
+        ready = threading.Event()
+
+        async def serve() -> None:
+            self.run_here()
+            self._closing = self.asyncio_loop.create_future()
+            ready.set()
+            await self._closing
+
+        def main() -> None:
+            # Not asyncio.run(): at its end it waits, without limit, for tasks that ignore their cancellation.
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(serve())
+            loop.run_until_complete(_cancel_stragglers())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+        self._thread = threading.Thread(target=main, name="understudy-loop", daemon=True)
+        self._thread.start()
+        ready.wait()
+
+    def run_here(self) -> None:
+        """Use the running loop, which is the host's."""
+        self.asyncio_loop = asyncio.get_running_loop()
+        self._ident = threading.get_ident()
+        LOOP_THREADS[self._ident] += 1
+        self.pool = BlockingPool(self.asyncio_loop, self.clock, limit=self._blocking_threads)
+        self.lag = LagGauge(self.asyncio_loop)
+        self._open = True
+
+    async def close(self, *, grace: float = DEFAULT_GRACE) -> None:
+        """Stop every actor this loop started, and nothing else; then the pool and the gauge."""
+        with self.clock.unattended():
+            await asyncio.gather(*(self.stop(actor, grace=grace) for actor in reversed(self._actors.values())))
+        self._open = False
+        self.pool.close()
+        self.lag.close()
+        LOOP_THREADS[self._ident] -= 1
+        if not LOOP_THREADS[self._ident]:
+            del LOOP_THREADS[self._ident]
+        if self._thread is not None:
+            self._closing.set_result(None)
+
+    def join(self) -> None:
+        """Wait for the thread of a closed loop."""
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- actors ---------------------------------------------------------------------------------------
+
+    def start(self, actor_class: type[A], *args: Any, parent: ActorRef[Any] | None = None, **kwargs: Any) -> ActorRef[A]:
+        """Start an actor on this loop; ``parent`` is told, exactly once, when it has left."""
+        if not self._open:
+            raise RuntimeError(f"cannot start {actor_class.__name__}: the runtime is closed")
+        actor = actor_class.__new__(actor_class)
+        actor.kernel = self
+        actor.parent = parent
+        actor.__init__(*args, **kwargs)  # type: ignore[misc]  # after `kernel`, which it needs
+        return actor.launch()
+
+    async def stop(self, actor: LoopActor, *, grace: float = DEFAULT_GRACE) -> None:
+        """Ask, wait, cancel, wait, abandon: when this returns the actor has left and its parent knows."""
+        mailbox = actor.actor_inbox
+        assert isinstance(mailbox, Mailbox)
+        actor.stop()
+        if await self._left(mailbox, grace):
+            return
+        self.cancel(actor)
+        if await self._left(mailbox, grace):
+            return
+        mailbox.close("abandoned")
+
+    async def _left(self, mailbox: Mailbox, grace: float) -> bool:
+        async def exited() -> None:
+            await mailbox.exited()
+
+        try:
+            await within(self.clock, grace, exited())
+        except TimeoutError:
+            return False
+        return True
+
+    def cancel(self, actor: LoopActor) -> None:
+        """End an actor out of band: what it is doing is cancelled, what waits in its mailbox is refused."""
+        if threading.get_ident() != self._ident:
+            self.asyncio_loop.call_soon_threadsafe(self.cancel, actor)
+            return
+        mailbox = actor.actor_inbox
+        assert isinstance(mailbox, Mailbox)
+        actor.cancel_requested = True
+        if mailbox.task is not None:
+            mailbox.task.cancel()
+        else:
+            actor.leave("cancelled")
+            mailbox.rouse()
+
+    def adopt(self, actor: LoopActor) -> None:
+        """Remember an actor, to stop it at the end."""
+        self._actors[actor.actor_urn] = actor
+
+    def disown(self, actor: LoopActor) -> None:
+        """Forget an actor that has left."""
+        self._actors.pop(actor.actor_urn, None)
+
+    def next_urn(self) -> str:
+        """Unique across processes, and cheap."""
+        return f"{self._urn_prefix}{next(self._count)}"
+
+    # -- scheduling -----------------------------------------------------------------------------------
+
+    def schedule(self, mailbox: Mailbox) -> None:
+        """Run a slice of this mailbox soon. One wake-up of the loop serves all that came meanwhile."""
+        if threading.get_ident() == self._ident:
+            self.asyncio_loop.call_soon(mailbox.run_slice, context=self._context)
+            return
+        self._remote.append(mailbox)
+        if self._waking.acquire(blocking=False):
+            self.asyncio_loop.call_soon_threadsafe(self._wake, context=self._context)
+
+    def _wake(self) -> None:
+        self._waking.release()  # before draining: what is put from now on wakes again
+        while self._remote:
+            self._remote.popleft().run_slice()
+
+    def create_task(self, work: CoroutineType[Any, Any, None]) -> asyncio.Task[None]:
+        """A task for an async handler."""
+        return self.asyncio_loop.create_task(work)
+
+    def dead_letter(self, message: object, recipient: str, reason: str) -> None:
+        """Report a message that nobody will handle."""
+        self._dead_letters(DeadLetter(message, recipient, reason, self.clock.wall_ms()))
+
+
+async def _cancel_stragglers() -> None:
+    """Cancel what user code left running, give it one turn of the loop to clean up, and leave the rest behind."""
+    stragglers = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in stragglers:
+        task.cancel()
+        # An abandoned task was reported when it was abandoned: its end needs no second word.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way
+    if stragglers:
+        await asyncio.wait(stragglers, timeout=0)
