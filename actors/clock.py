@@ -33,6 +33,12 @@ class Clock(Protocol):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call back on this event loop when so many seconds have passed."""
 
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """This event loop lives by this clock: a manual one advances only when the loop is idle."""
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """It does no longer."""
+
     def work_started(self) -> None:
         """Something is under way off the event loop: a manual clock waits for it before it advances."""
 
@@ -58,6 +64,12 @@ class SystemClock:
         """A timer of the running event loop."""
         return asyncio.get_running_loop().call_later(max(seconds, 0.0), callback)
 
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Real time needs to know no loop."""
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Real time needs to know no loop."""
+
     def work_started(self) -> None:
         """Real time waits for nobody."""
 
@@ -72,7 +84,12 @@ class SystemClock:
 async def sleep(clock: Clock, seconds: float) -> None:
     """Wait on the running loop until ``clock`` has moved on by so many seconds."""
     woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(seconds, lambda: woken.done() or woken.set_result(None))
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = clock.call_later(seconds, wake)
     try:
         await woken
     finally:

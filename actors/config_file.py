@@ -50,9 +50,7 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     return {
-        name.removeprefix(_PREFIX).lower(): _value(text)
-        for name, text in environ.items()
-        if name.startswith(_PREFIX)
+        name.removeprefix(_PREFIX).lower(): _value(text) for name, text in environ.items() if name.startswith(_PREFIX)
     }
 
 

@@ -1,1 +1,1 @@
-"""To come."""
+"""How others reach in: command line, HTTP, MCP and harness hooks."""

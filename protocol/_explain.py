@@ -17,8 +17,7 @@ def explain(error: ValidationError) -> str:
     """The first few problems of ``error`` in one sentence, without the input."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     shown = "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or 'message'}: {problem['msg']}"
-        for problem in problems[:_SHOWN]
+        f"{'.'.join(map(str, problem['loc'])) or 'message'}: {problem['msg']}" for problem in problems[:_SHOWN]
     )
     more = len(problems) - _SHOWN
     return shown + (f"; and {more} more" if more > 0 else "")

@@ -165,7 +165,7 @@ def _kind(field: FieldInfo) -> str:
 def _bounds(part: Any) -> list[tuple[str, float]]:
     """The limits in a field's metadata, or in that of an ``Annotated`` inside an optional."""
     found: list[tuple[str, float]] = []
-    for item in getattr(part, "metadata", None) or getattr(part, "__metadata__", ()):
+    for item in [*getattr(part, "metadata", ()), *getattr(part, "__metadata__", ())]:
         for source in (item, *getattr(item, "metadata", ())):
             found += [(name, getattr(source, name)) for name in ("ge", "gt", "le") if hasattr(source, name)]
     return found

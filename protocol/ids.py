@@ -24,7 +24,7 @@ class _Id(str):
     allowed: ClassVar[str]
     pattern: ClassVar[re.Pattern[str]]
 
-    def __new__(cls, text: str) -> Self:
+    def __new__(cls, text: object) -> Self:
         if type(text) is cls:
             return text
         if not isinstance(text, str) or cls.pattern.fullmatch(text) is None:
@@ -42,9 +42,7 @@ class _Id(str):
         return f"{escaped[:120]}~{digest[:40]}"
 
     @classmethod
-    def __get_pydantic_core_schema__(
-        cls, _source: type[Any], _handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(cls, _source: type[Any], _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_after_validator_function(
             cls,
             core_schema.str_schema(),

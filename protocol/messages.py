@@ -71,13 +71,11 @@ def parse_message(payload: object) -> Message:
         return payload  # type: ignore[return-value]  # get_args loses the static types
     if not isinstance(payload, dict):
         known = ", ".join(kind.__name__ for kind in MESSAGE_TYPES)
-        raise InvalidMessageError(
-            f"{type(payload).__name__} is no message type: send {known}, or a dict of one"
-        )
+        raise InvalidMessageError(f"{type(payload).__name__} is no message type: send {known}, or a dict of one")
     try:
         return _PARSER.validate_python(payload)
     except ValidationError as error:
         raise InvalidMessageError(explain(error)) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - see below
         # A hostile mapping can raise from its own methods while pydantic reads it.
         raise InvalidMessageError(f"the payload cannot be read: {type(error).__name__}") from None

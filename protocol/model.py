@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from understudy.protocol.usage import Usage
+if TYPE_CHECKING:
+    from understudy.protocol.usage import Usage
 
 Role = Literal["system", "user", "assistant", "tool"]
-JsonValue: TypeAlias = "str | int | float | bool | None | list[JsonValue] | dict[str, JsonValue]"
+JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 
 
@@ -67,3 +68,10 @@ class UsageReport:
 
 ModelEvent: TypeAlias = TextDelta | ToolCall | UsageReport
 """What a model's stream is made of; its end is the end of the answer."""
+
+
+class Model(Protocol):
+    """Anything that answers a request with a stream; an async generator method fits."""
+
+    def complete(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Answer once; closing the iterator gives the call up."""

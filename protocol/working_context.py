@@ -37,9 +37,7 @@ class WorkingContext:
         if self.max_files < 1:
             raise ValueError(f"max_files = {self.max_files} is not allowed: use 1 or more")
         if len(self.recent_files) > self.max_files or len(set(self.recent_files)) != len(self.recent_files):
-            raise ValueError(
-                f"recent_files must be unique and at most {self.max_files}, got {list(self.recent_files)}"
-            )
+            raise ValueError(f"recent_files must be unique and at most {self.max_files}, got {list(self.recent_files)}")
 
     def add_recent_file(self, path: str) -> WorkingContext:
         """This context with ``path`` at the head; the same instance when nothing changes."""

@@ -18,7 +18,7 @@ from understudy.actors._kernel.mailbox import Mailbox
 from understudy.protocol import Message, parse_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from understudy.actors._kernel.exits import ExitCause
@@ -117,7 +117,7 @@ class LoopActor(pykka.Actor):
         self.kernel.adopt(self)
         self.actor_inbox.begin(self)
 
-    def _stop(self) -> CoroutineType[Any, Any, None] | None:  # type: ignore[override]  # on_stop may be async
+    def _stop(self) -> Coroutine[Any, Any, None] | None:  # type: ignore[override]  # on_stop may be async
         self.leave("stopped")
         logger.debug("Stopped %s", self)
         return self._run_hook(self.on_stop)
@@ -165,17 +165,17 @@ class LoopActor(pykka.Actor):
 
     # -- the host's hooks, plain or async, never able to hurt the loop --------------------------------
 
-    def run_on_start(self) -> CoroutineType[Any, Any, None] | None:
+    def run_on_start(self) -> Coroutine[Any, Any, None] | None:
         """Run `on_start`; a coroutine comes back guarded."""
         return self._run_hook(self.on_start)
 
-    def run_on_failure(self, error: BaseException) -> CoroutineType[Any, Any, None] | None:
+    def run_on_failure(self, error: BaseException) -> Coroutine[Any, Any, None] | None:
         """Leave as failed and run `on_failure`; a coroutine comes back guarded."""
         info = (type(error), error, error.__traceback__)
         self._handle_failure(*info)
         return self._run_hook(self.on_failure, *info)
 
-    def run_on_cancel(self) -> CoroutineType[Any, Any, None] | None:
+    def run_on_cancel(self) -> Coroutine[Any, Any, None] | None:
         """Leave as cancelled; `on_failure` hears of it, as of any end that was not asked for."""
         error = asyncio.CancelledError(f"{self} was cancelled")
         self.leave("cancelled", error)
@@ -186,7 +186,7 @@ class LoopActor(pykka.Actor):
         task = asyncio.current_task()
         return not self.cancel_requested and task is not None and task.cancelling() > 0
 
-    def _run_hook(self, hook: Callable[..., Any], *args: Any) -> CoroutineType[Any, Any, None] | None:
+    def _run_hook(self, hook: Callable[..., Any], *args: Any) -> Coroutine[Any, Any, None] | None:
         try:
             work = hook(*args)
         except BaseException:  # noqa: BLE001 - a hook is a handler: what it raises stays with its actor
@@ -194,7 +194,7 @@ class LoopActor(pykka.Actor):
             return None
         return self._guarded(work) if type(work) is CoroutineType else None
 
-    async def _guarded(self, work: CoroutineType[Any, Any, Any]) -> None:
+    async def _guarded(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             await work
         except asyncio.CancelledError as error:

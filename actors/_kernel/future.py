@@ -6,8 +6,8 @@ import asyncio
 import queue
 import sys
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pykka
 
@@ -19,20 +19,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOOP_THREADS: Counter[int] = Counter()
-"""Threads that run actor loops, and how many. Blocking one of them would block every actor on it."""
+_NOT_COMPUTED: Any = pykka.Future()._get_hook_result  # noqa: SLF001 - pykka's own mark of a hook that has not run
+
+ACTOR_LOOPS: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+"""Event loops that run actors, and for how many runtimes."""
+
+
+def on_actor_loop() -> bool:
+    """Whether this is code on an actor loop: blocking here would block every actor on it."""
+    try:
+        return asyncio.get_running_loop() in ACTOR_LOOPS
+    except RuntimeError:
+        return False
 
 
 class LoopFuture(pykka.Future[T]):
     """A pykka future without a Condition: a lock, the outcome, and whom to wake."""
 
-    _outcome: tuple[Any, ExcInfo | None] | None
+    # Defaults on the class: one future is made for every ask, and most fields stay as they are.
+    _get_hook = None
+    _get_hook_result = _NOT_COMPUTED
+    _outcome: tuple[Any, ExcInfo | None] | None = None
+    _waiters: list[Callable[[], None]] | None = None
 
     def __init__(self) -> None:
-        super().__init__()
         self._lock = threading.Lock()
-        self._outcome = None
-        self._waiters: list[Callable[[], None]] | None = None
 
     def set(self, value: T | None = None) -> None:
         """Answer; a second answer raises, as in pykka."""
@@ -56,13 +67,13 @@ class LoopFuture(pykka.Future[T]):
         return self._outcome is not None
 
     def get(self, *, timeout: float | None = None) -> T:
-        """The answer, waited for; raises at once on an actor loop's thread, where waiting would deadlock."""
+        """The answer, waited for; raises at once on an actor loop, where waiting would deadlock."""
         if self._outcome is None:
             if self._get_hook is not None:
                 return super().get(timeout=timeout)
-            if threading.get_ident() in LOOP_THREADS:
+            if on_actor_loop():
                 raise RuntimeError(
-                    "blocking get() or ask() on an actor loop's thread would deadlock: "
+                    "blocking get() or ask() on an actor loop would deadlock: "
                     "use `await ref.ask(message, block=False)` there"
                 )
             gate = threading.Lock()

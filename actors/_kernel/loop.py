@@ -11,15 +11,14 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from understudy.actors._kernel.exits import DeadLetter
-from understudy.actors._kernel.future import LOOP_THREADS
+from understudy.actors._kernel.future import ACTOR_LOOPS
 from understudy.actors._kernel.lag import LagGauge
 from understudy.actors._kernel.mailbox import Mailbox
 from understudy.actors._kernel.pool import BlockingPool
 from understudy.actors.clock import within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import CoroutineType
+    from collections.abc import Callable, Coroutine
 
     from pykka import ActorRef
 
@@ -48,7 +47,7 @@ class ActorLoop:
         self._urn_prefix = f"urn:understudy:{os.getpid():x}-{os.urandom(6).hex()}:"
         self._count = itertools.count(1)
         self._actors: dict[str, LoopActor] = {}
-        self._remote: deque[Mailbox] = deque()
+        self._ready: deque[Mailbox] = deque()
         self._waking = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ident = -1
@@ -84,9 +83,10 @@ class ActorLoop:
         """Use the running loop, which is the host's."""
         self.asyncio_loop = asyncio.get_running_loop()
         self._ident = threading.get_ident()
-        LOOP_THREADS[self._ident] += 1
+        ACTOR_LOOPS[self.asyncio_loop] = ACTOR_LOOPS.get(self.asyncio_loop, 0) + 1
         self.pool = BlockingPool(self.asyncio_loop, self.clock, limit=self._blocking_threads)
         self.lag = LagGauge(self.asyncio_loop)
+        self.clock.attach(self.asyncio_loop)
         self._open = True
 
     async def close(self, *, grace: float = DEFAULT_GRACE) -> None:
@@ -94,11 +94,12 @@ class ActorLoop:
         with self.clock.unattended():
             await asyncio.gather(*(self.stop(actor, grace=grace) for actor in reversed(self._actors.values())))
         self._open = False
+        self.clock.detach(self.asyncio_loop)
         self.pool.close()
         self.lag.close()
-        LOOP_THREADS[self._ident] -= 1
-        if not LOOP_THREADS[self._ident]:
-            del LOOP_THREADS[self._ident]
+        ACTOR_LOOPS[self.asyncio_loop] -= 1
+        if not ACTOR_LOOPS[self.asyncio_loop]:
+            del ACTOR_LOOPS[self.asyncio_loop]
         if self._thread is not None:
             self._closing.set_result(None)
 
@@ -109,7 +110,9 @@ class ActorLoop:
 
     # -- actors ---------------------------------------------------------------------------------------
 
-    def start(self, actor_class: type[A], *args: Any, parent: ActorRef[Any] | None = None, **kwargs: Any) -> ActorRef[A]:
+    def start(
+        self, actor_class: type[A], *args: Any, parent: ActorRef[Any] | None = None, **kwargs: Any
+    ) -> ActorRef[A]:
         """Start an actor on this loop; ``parent`` is told, exactly once, when it has left."""
         if not self._open:
             raise RuntimeError(f"cannot start {actor_class.__name__}: the runtime is closed")
@@ -121,8 +124,7 @@ class ActorLoop:
 
     async def stop(self, actor: LoopActor, *, grace: float = DEFAULT_GRACE) -> None:
         """Ask, wait, cancel, wait, abandon: when this returns the actor has left and its parent knows."""
-        mailbox = actor.actor_inbox
-        assert isinstance(mailbox, Mailbox)
+        mailbox = mailbox_of(actor)
         actor.stop()
         if await self._left(mailbox, grace):
             return
@@ -146,13 +148,11 @@ class ActorLoop:
         if threading.get_ident() != self._ident:
             self.asyncio_loop.call_soon_threadsafe(self.cancel, actor)
             return
-        mailbox = actor.actor_inbox
-        assert isinstance(mailbox, Mailbox)
+        mailbox = mailbox_of(actor)
         actor.cancel_requested = True
         if mailbox.task is not None:
             mailbox.task.cancel()
         else:
-            actor.leave("cancelled")
             mailbox.rouse()
 
     def adopt(self, actor: LoopActor) -> None:
@@ -170,26 +170,45 @@ class ActorLoop:
     # -- scheduling -----------------------------------------------------------------------------------
 
     def schedule(self, mailbox: Mailbox) -> None:
-        """Run a slice of this mailbox soon. One wake-up of the loop serves all that came meanwhile."""
-        if threading.get_ident() == self._ident:
-            self.asyncio_loop.call_soon(mailbox.run_slice, context=self._context)
-            return
-        self._remote.append(mailbox)
+        """Run a slice of this mailbox soon, from any thread. One wake-up of the loop serves all that came meanwhile."""
+        self._ready.append(mailbox)
         if self._waking.acquire(blocking=False):
-            self.asyncio_loop.call_soon_threadsafe(self._wake, context=self._context)
+            self._wake_up()
 
-    def _wake(self) -> None:
-        self._waking.release()  # before draining: what is put from now on wakes again
-        while self._remote:
-            self._remote.popleft().run_slice()
+    def _wake_up(self) -> None:
+        if self.asyncio_loop.is_closed():
+            # The host's loop ended without the runtime being closed: nobody will ever run these again.
+            for actor in list(self._actors.values()):
+                mailbox_of(actor).close("abandoned")
+        elif threading.get_ident() == self._ident:
+            self.asyncio_loop.call_soon(self._run_slices, context=self._context)
+        else:
+            self.asyncio_loop.call_soon_threadsafe(self._run_slices, context=self._context)
 
-    def create_task(self, work: CoroutineType[Any, Any, None]) -> asyncio.Task[None]:
+    def _run_slices(self) -> None:
+        self._waking.release()  # before running: what is put from now on wakes again
+        ready = self._ready
+        try:
+            for _ in range(len(ready)):  # what comes meanwhile waits its turn behind the loop's other work
+                ready.popleft().run_slice()
+        except BaseException:  # a Ctrl-C on its way to the host: those behind still get their slice
+            if self._waking.acquire(blocking=False):
+                self._wake_up()
+            raise
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task for an async handler."""
         return self.asyncio_loop.create_task(work)
 
     def dead_letter(self, message: object, recipient: str, reason: str) -> None:
         """Report a message that nobody will handle."""
         self._dead_letters(DeadLetter(message, recipient, reason, self.clock.wall_ms()))
+
+
+def mailbox_of(actor: LoopActor) -> Mailbox:
+    """The mailbox, typed: pykka knows it only as something with a put."""
+    assert isinstance(actor.actor_inbox, Mailbox)
+    return actor.actor_inbox
 
 
 async def _cancel_stragglers() -> None:

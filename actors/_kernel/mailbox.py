@@ -16,6 +16,8 @@ from understudy.actors._kernel.future import LoopFuture
 from understudy.protocol import InvalidMessageError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from pykka._envelope import Envelope
 
     from understudy.actors._kernel.actor import LoopActor
@@ -114,7 +116,7 @@ class Mailbox:
         """Let the actor handle one message; True when its handler goes on as a task."""
         try:
             answer = actor._handle_receive(envelope.message)  # noqa: SLF001 - pykka's hook for runtimes
-        except BaseException as error:  # noqa: BLE001 - contained, see fail()
+        except BaseException as error:
             under_way = self._under_way(self._fail(actor, error))
             if is_ctrl_c(error):
                 if not under_way:
@@ -127,7 +129,7 @@ class Mailbox:
             envelope.reply_to.set(answer)
         return False
 
-    def _under_way(self, work: CoroutineType[Any, Any, None] | None) -> bool:
+    def _under_way(self, work: Coroutine[Any, Any, None] | None) -> bool:
         if work is None:
             return False
         self.task = task = self._loop.create_task(work)
@@ -140,7 +142,7 @@ class Mailbox:
         self.task = self._current = None
         self.run_slice()
 
-    async def _await_answer(self, actor: LoopActor, handler: CoroutineType[Any, Any, Any]) -> None:
+    async def _await_answer(self, actor: LoopActor, handler: Coroutine[Any, Any, Any]) -> None:
         try:
             answer = await handler
         except asyncio.CancelledError as error:
@@ -155,7 +157,7 @@ class Mailbox:
             hook = self._fail(actor, error)
             if hook is not None:
                 await hook
-        except BaseException as error:  # noqa: BLE001 - contained, see fail()
+        except BaseException as error:
             hook = self._fail(actor, error)
             if hook is not None:
                 await hook
@@ -164,7 +166,7 @@ class Mailbox:
         else:
             self._reply(answer)
 
-    def _fail(self, actor: LoopActor, error: BaseException) -> CoroutineType[Any, Any, None] | None:
+    def _fail(self, actor: LoopActor, error: BaseException) -> Coroutine[Any, Any, None] | None:
         """Contain what a handler raised: asked, the asker gets it; told, the actor is broken and leaves."""
         envelope = self._current
         asked = envelope is not None and envelope.reply_to is not None
@@ -226,4 +228,3 @@ class Mailbox:
             self._loop.dead_letter(envelope.message, "a stopped actor", reason)
             if envelope.reply_to is not None:
                 envelope.reply_to.set_exception((ActorDeadError, ActorDeadError(reason), None))
-

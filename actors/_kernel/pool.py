@@ -29,6 +29,10 @@ class _Call(Generic[T]):
         self.context = contextvars.copy_context()
         self.state: Literal["queued", "running", "done", "abandoned"] = "queued"
 
+    def was_abandoned(self) -> bool:
+        """Whether its caller went away while it ran."""
+        return self.state == "abandoned"
+
 
 class BlockingPool:
     """At most ``limit`` calls at once. A caller that is cancelled leaves its call behind.
@@ -108,7 +112,7 @@ class BlockingPool:
                 call.state = "running"
             value, error = _outcome(call)
             with self._lock:
-                if call.state == "abandoned":
+                if call.was_abandoned():
                     # Its place was given away when it was abandoned: this thread is one too many.
                     self.abandoned_threads -= 1
                     return
