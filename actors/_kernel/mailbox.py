@@ -158,6 +158,8 @@ class Mailbox:
             if hook is not None:
                 await hook
         except BaseException as error:
+            if self._closed:
+                raise  # abandoned long ago, and now collected or late: nobody is left to tell
             hook = self._fail(actor, error)
             if hook is not None:
                 await hook

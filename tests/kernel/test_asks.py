@@ -106,12 +106,12 @@ def test_the_host_loop_runs_the_actors_of_an_async_runtime() -> None:
 
 
 def test_what_is_left_in_a_mailbox_becomes_dead_letters_with_the_reason() -> None:
-    """pykka drops told messages of a stopped actor silently; we do not."""
+    """Pykka drops told messages of a stopped actor silently; we do not."""
     with Runtime() as runtime:
         held = threading.Event()
 
         class Held(LoopActor):
-            def on_receive(self, message: Any) -> None:
+            def on_receive(self, _message: Any) -> None:
                 held.wait(30)
                 self.stop()
 
@@ -129,7 +129,7 @@ def test_what_is_left_in_a_mailbox_becomes_dead_letters_with_the_reason() -> Non
 
 
 def test_an_actor_lives_though_nobody_holds_its_ref() -> None:
-    """pykka's refs are weak: the mailbox keeps the actor until it stops."""
+    """Pykka's refs are weak: the mailbox keeps the actor until it stops."""
     with Runtime() as runtime:
         answers: list[pykka.Future[Any]] = [runtime.start_actor(AsyncEcho).ask(n, block=False) for n in range(50)]
         assert [answer.get(timeout=30) for answer in answers] == list(range(50))

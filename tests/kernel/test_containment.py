@@ -88,7 +88,7 @@ def test_a_hook_that_raises_system_exit_ends_its_own_actor_only(hook: str, is_as
 
     actor_class = type("Hooked", (Raiser,), {hook: fail_later if is_async else fail})
     probe = Probe(runtime)
-    ref = runtime.start_actor(actor_class, parent=probe.ref)
+    ref: pykka.ActorRef[Any] = runtime.start_actor(actor_class, parent=probe.ref)
     if hook == "on_stop":
         ref.stop()
     elif hook == "on_failure":

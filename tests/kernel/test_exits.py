@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ from understudy.actors import ActorExited, LoopActor, Runtime
 from understudy.actors.testing import Gate, ManualClock, Probe
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable
 
     import pykka
@@ -73,33 +73,44 @@ def stop(runtime: Runtime, ref: pykka.ActorRef[Any]) -> None:
     asyncio.run_coroutine_threadsafe(run(), runtime._kernel.asyncio_loop).result(60)
 
 
+def cancel_at_work(runtime: Runtime, ref: pykka.ActorRef[Any]) -> None:
+    gate = Gate(runtime.clock)
+    ref.tell(gate)
+    gate.reached.get(timeout=30)
+    cancel(runtime, ref)
+
+
+def stop_and_cancel_at_once(runtime: Runtime, ref: pykka.ActorRef[Any]) -> None:
+    """In one turn of the loop, so that neither comes first by chance: the cancel wins, it does not wait in a queue."""
+
+    async def both() -> None:
+        ref.stop(block=False)
+        cancel(runtime, ref)
+
+    asyncio.run_coroutine_threadsafe(both(), runtime._kernel.asyncio_loop).result(60)
+
+
+def stop_while_it_waits(runtime: Runtime, ref: pykka.ActorRef[Any]) -> None:
+    ref.tell(Gate(runtime.clock))
+    stop(runtime, ref)
+
+
+def stop_while_it_ignores(runtime: Runtime, ref: pykka.ActorRef[Any]) -> None:
+    ref.tell("ignore cancellation")
+    stop(runtime, ref)
+
+
 WAYS_OUT: dict[str, tuple[Callable[[Runtime, pykka.ActorRef[Any]], object], ExitCause, list[str]]] = {
     "asked to stop": (lambda _, ref: ref.stop(), "stopped", ["on_stop"]),
     "stops itself": (lambda _, ref: ref.tell("stop yourself"), "stopped", ["on_stop"]),
     "breaks on a tell": (lambda _, ref: ref.tell(ValueError()), "failed", ["on_failure"]),
     "breaks beyond Exception": (lambda _, ref: ref.tell(SystemExit()), "failed", ["on_failure"]),
     "cancelled while idle": (cancel, "cancelled", ["on_failure"]),
-    "cancelled at work": (
-        lambda runtime, ref: (ref.tell("hang"), cancel(runtime, ref)),
-        "cancelled",
-        ["on_failure"],
-    ),
+    "cancelled at work": (cancel_at_work, "cancelled", ["on_failure"]),
     "stopped, idle": (stop, "stopped", ["on_stop"]),
-    "stopped, would not finish": (
-        lambda runtime, ref: (ref.tell(Gate(runtime.clock)), stop(runtime, ref)),
-        "cancelled",
-        ["on_failure"],
-    ),
-    "stopped, would not even be cancelled": (
-        lambda runtime, ref: (ref.tell("ignore cancellation"), stop(runtime, ref)),
-        "abandoned",
-        ["ignored"],
-    ),
-    "stopped and cancelled at once": (
-        lambda runtime, ref: (ref.stop(block=False), cancel(runtime, ref)),
-        "stopped",
-        ["on_stop"],
-    ),
+    "stopped, would not finish": (stop_while_it_waits, "cancelled", ["on_failure"]),
+    "stopped, would not even be cancelled": (stop_while_it_ignores, "abandoned", ["ignored"]),
+    "stopped and cancelled at once": (stop_and_cancel_at_once, "cancelled", ["on_failure"]),
 }
 
 
@@ -118,7 +129,7 @@ def test_every_way_out_tells_the_parent_exactly_once(way: str, runtime: Runtime,
 
 
 def test_a_failing_start_tells_the_parent(runtime: Runtime, manual_clock: ManualClock) -> None:
-    """pykka calls no hook at all then."""
+    """Pykka calls no hook at all then."""
     probe = Probe(runtime)
     runtime.start_actor(BadStart, [], parent=probe.ref)
     exited = probe.expect(ActorExited)

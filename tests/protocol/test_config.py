@@ -56,7 +56,12 @@ def test_a_file_and_the_environment_are_read_the_environment_first(tmp_path: Pat
     file.write_text('maxSteps = 7\nmax_spawn_depth = 4\nallow_agents = ["a"]\n')
     environ = {"UNDERSTUDY_MAX_STEPS": "9", "UNDERSTUDY_INHERIT_CONTEXT": "false", "PATH": "/bin"}
     config = load_config(file, environ=environ)
-    assert (config.max_steps, config.max_spawn_depth, config.allow_agents, config.inherit_context) == (9, 4, ("a",), False)
+    assert (config.max_steps, config.max_spawn_depth, config.allow_agents, config.inherit_context) == (
+        9,
+        4,
+        ("a",),
+        False,
+    )
     listed = load_config(environ={"UNDERSTUDY_ALLOW_AGENTS": '["x", "y"]', "UNDERSTUDY_MAX_TOTAL_CHILDREN": "null"})
     assert (listed.allow_agents, listed.max_total_children) == (("x", "y"), None)
     assert load_config(environ={}) == RuntimeConfig()
@@ -65,7 +70,7 @@ def test_a_file_and_the_environment_are_read_the_environment_first(tmp_path: Pat
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda file: None, "cannot be read: No such file or directory"),
+        (lambda _: None, "cannot be read: No such file or directory"),
         (lambda file: file.mkdir(), "cannot be read: Is a directory"),
         (lambda file: file.write_bytes(b"max_steps = \xff"), "is not UTF-8 text: byte 12 cannot be decoded"),
         (lambda file: file.write_text("max_steps = = 3"), "is not TOML: Invalid value (at line 1, column 13)"),

@@ -20,7 +20,9 @@ def test_an_ordinary_key_is_taken_as_it_is(key: str) -> None:
     assert SessionKey(key) == key
 
 
-@pytest.mark.parametrize("bad", ["", ".", "..", "../x", "a/b", "a\\b", "a b", "a\n", "\x00", "é", "x" * 201, ":a", None, 5])
+@pytest.mark.parametrize(
+    "bad", ["", ".", "..", "../x", "a/b", "a\\b", "a b", "a\n", "\x00", "é", "x" * 201, ":a", None, 5]
+)
 def test_a_bad_key_is_refused_with_the_value_and_what_is_allowed(bad: object) -> None:
     """One sentence, with the value in it."""
     with pytest.raises(ValueError, match=r"session key .* is not allowed: use 1 to 200 letters") as caught:

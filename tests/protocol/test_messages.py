@@ -51,7 +51,9 @@ def test_edge_messages_are_frozen() -> None:
 
 def test_both_spellings_are_understood() -> None:
     """The documents' camelCase and ours."""
-    camel = Spawn.model_validate({"task": "x", "artifactRefs": ["a"], "includeParentHistory": "summary", "agent": "claude"})
+    camel = Spawn.model_validate(
+        {"task": "x", "artifactRefs": ["a"], "includeParentHistory": "summary", "agent": "claude"}
+    )
     assert camel == Spawn(task="x", artifact_refs=("a",), include_parent_history="summary", runner="claude")
 
 
@@ -98,7 +100,10 @@ def test_the_digest_tells_requests_apart_and_ignores_the_key() -> None:
     assert Spawn(task="x").digest() != Spawn(task="x", env={"A": "b"}).digest()
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.dictionaries(st.from_regex(r"[A-Z]{1,4}", fullmatch=True), st.text(st.characters(exclude_categories=["Cs"]))))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.dictionaries(st.from_regex(r"[A-Z]{1,4}", fullmatch=True), st.text(st.characters(exclude_categories=["Cs"]))),
+)
 def test_a_spawn_survives_json_pickle_and_copy(task: str, env: dict[str, str]) -> None:
     """It crosses processes and restarts as what it was."""
     spawn = Spawn(task=f"x{task}", env=env)

@@ -13,9 +13,7 @@ PATHS = st.text(max_size=8)
 def test_the_last_touched_is_on_top_and_the_block_says_so() -> None:
     """The exact text of the block, as a model gets it."""
     context = WorkingContext(project_dir="/p").merge(["/p/a", "/p/b", "/p/c"])
-    assert context.render() == (
-        "[working-context]\nproject_dir: /p\nrecent_files:\n  - /p/c\n  - /p/b\n  - /p/a"
-    )
+    assert context.render() == ("[working-context]\nproject_dir: /p\nrecent_files:\n  - /p/c\n  - /p/b\n  - /p/a")
 
 
 def test_nothing_touched_renders_nothing() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from understudy.actors import AsyncRuntime, LoopActor, Runtime, SystemClock
+from understudy.actors._kernel.future import LoopFuture
 from understudy.actors.clock import sleep, within
 from understudy.actors.testing import ClockStuckError, ManualClock
 
@@ -45,6 +46,7 @@ def test_a_24_hour_timeout_strikes_on_time(runtime: Runtime, manual_clock: Manua
 
     answer = runtime.start_actor(Patient).ask("wait", block=False)
     manual_clock.advance(DAY - 1)
+    assert isinstance(answer, LoopFuture)
     assert not answer.settled()
     manual_clock.advance(1)
     assert answer.get(timeout=0) == "timed out"
