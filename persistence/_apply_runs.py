@@ -1,0 +1,322 @@
+"""Carrying out what concerns runs, their results and their delivery."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from understudy.persistence.errors import DuplicateRunError
+
+if TYPE_CHECKING:
+    from understudy.persistence import operations as op
+    from understudy.persistence._round import Item, Round
+
+
+def accept_run(work: Round, items: list[Item[op.AcceptRun]]) -> None:
+    """New runs, with everything a restart needs to know about them."""
+    rows = []
+    for new in [item.operation for item in items]:
+        if new.idempotency_key is not None:
+            _refuse_duplicate(work, new)
+        packet = new.packet
+        document = packet.model_dump_json(exclude_none=True)
+        redacted = work.redactor.json(document)
+        # The label stands in the document too: where that is clean, so is the label.
+        label = packet.label if redacted == document else work.redactor.text(packet.label)
+        rows.append(
+            (
+                *(packet.run_id, packet.session_key, packet.parent_session_key, packet.parent_run_id),
+                *(packet.root_session_key, packet.depth, packet.runner, label),
+                *(packet.spec_id, new.idempotency_key, new.digest),
+                *(redacted, new.announce, new.is_follow_up, new.host, new.at),
+                *(new.at if new.queued else None, packet.deadline_at),
+            )
+        )
+    work.bulk(
+        """
+        INSERT INTO runs (run_id, session_key, parent_session_key, parent_run_id, root_session_key, depth,
+                          runner, label, spec_id, idempotency_key, digest, packet, announce, is_follow_up,
+                          host, accepted_at, queued_at, deadline_at)
+        VALUES {rows}
+        """,
+        "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        rows,
+    )
+
+
+def _refuse_duplicate(work: Round, new: op.AcceptRun) -> None:
+    # Looked up inside the write transaction, so the answer cannot grow stale before the insert.
+    known = work.cursor.execute(
+        "SELECT run_id, digest FROM runs WHERE parent_session_key = ? AND idempotency_key = ?",
+        (new.packet.parent_session_key, new.idempotency_key),
+    ).fetchone()
+    if known is not None:
+        raise DuplicateRunError(*known)
+
+
+def start_run(work: Round, items: list[Item[op.StartRun]]) -> None:
+    """A run starts once; one that was ended while it waited does not start at all."""
+    started = work.bulk(
+        """
+        WITH given (run_id, generation, at, host, deadline_at) AS (VALUES {rows})
+        UPDATE runs SET started_at = given.at, host = given.host,
+               deadline_at = coalesce(given.deadline_at, runs.deadline_at)
+        FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
+                     AND runs.started_at IS NULL AND runs.ended_at IS NULL
+        RETURNING runs.run_id
+        """,
+        "(?,?,?,?,?)",
+        [(new.run_id, new.generation, new.at, new.host, new.deadline_at) for new in [item.operation for item in items]],
+    )
+    won = {row[0] for row in started}
+    for item in items:
+        item.answer = item.operation.run_id in won
+
+
+def restart_run(work: Round, items: list[Item[op.RestartRun]]) -> None:
+    """The generation is the fence: whatever the last incarnation still says belongs to an older one."""
+    for item in items:
+        new = item.operation
+        changed = work.one(
+            """
+            UPDATE runs SET generation = ?, host = ?, restarted_at = ?
+            WHERE run_id = ? AND generation = ? AND ended_at IS NULL
+            """,
+            (new.generation, new.host, new.at, new.run_id, new.generation - 1),
+        )
+        item.answer = changed > 0
+
+
+def progress(work: Round, items: list[Item[op.Progress]]) -> None:
+    """Progress of an ended run, or of an older generation, is not progress."""
+    work.bulk(
+        """
+        WITH given (run_id, generation, at, input_tokens, output_tokens, cost_usd, steps) AS (VALUES {rows})
+        UPDATE runs SET last_progress_at = max(given.at, coalesce(runs.last_progress_at, given.at)),
+               input_tokens = coalesce(given.input_tokens, runs.input_tokens),
+               output_tokens = coalesce(given.output_tokens, runs.output_tokens),
+               cost_usd = coalesce(given.cost_usd, runs.cost_usd),
+               steps = coalesce(given.steps, runs.steps)
+        FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
+                     AND runs.started_at IS NOT NULL AND runs.ended_at IS NULL
+        """,
+        "(?,?,?,?,?,?,?)",
+        [
+            (new.run_id, new.generation, new.at, None, None, None, new.steps)
+            if new.usage is None
+            else (
+                *(new.run_id, new.generation, new.at),
+                *(new.usage.input_tokens, new.usage.output_tokens, new.usage.cost_usd, new.steps),
+            )
+            for new in [item.operation for item in items]
+        ],
+    )
+
+
+def request_cancel(work: Round, items: list[Item[op.RequestCancel]]) -> None:
+    """The first request is the one that is attributed."""
+    for item in items:
+        new = item.operation
+        changed = work.one(
+            """
+            UPDATE runs SET cancel_requested_at = ?, cancel_reason = ?
+            WHERE run_id = ? AND cancel_requested_at IS NULL AND ended_at IS NULL
+            """,
+            (new.at, work.redactor.text(new.reason), new.run_id),
+        )
+        item.answer = changed > 0
+
+
+def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
+    """The end, the result and the outbox entry: together or not at all, and only of the first end."""
+    redactor = work.redactor
+    ended = work.bulk(
+        """
+        WITH given (run_id, generation, at, end_reason, failure, partial,
+                    input_tokens, output_tokens, cost_usd, steps) AS (VALUES {rows})
+        UPDATE runs SET ended_at = given.at, end_reason = given.end_reason, failure = given.failure,
+               partial = given.partial, input_tokens = given.input_tokens,
+               output_tokens = given.output_tokens, cost_usd = given.cost_usd, steps = given.steps
+        FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
+                     AND runs.ended_at IS NULL
+        RETURNING runs.run_id, runs.id
+        """,
+        "(?,?,?,?,?,?,?,?,?,?)",
+        [
+            (
+                *(end.run_id, end.generation, new.at, end.end_reason),
+                None if end.failure is None else redactor.json(end.failure.model_dump_json()),
+                *(end.partial, end.usage.input_tokens, end.usage.output_tokens, end.usage.cost_usd, end.steps),
+            )
+            for new, end in [(item.operation, item.operation.result) for item in items]
+        ],
+    )
+    won = {row[0]: row[1] for row in ended}
+    results, outbox = [], []
+    for item in items:
+        new, end = item.operation, item.operation.result
+        document = redactor.json(end.model_dump_json(exclude_none=True))
+        run = won.get(end.run_id)
+        item.answer = run is not None
+        if run is None:
+            _record_late(work, new, document)
+            continue
+        full = None if new.full_output is None else redactor.text(new.full_output)
+        results.append((run, end.generation, document, full))
+        outbox.append((run, end.generation, new.deliver_to or end.parent_session_key, new.at))
+    work.bulk("INSERT INTO results (run, generation, result, full_output) VALUES {rows}", "(?,?,?,?)", results)
+    work.bulk("INSERT INTO outbox (run, generation, session_key, created_at) VALUES {rows}", "(?,?,?,?)", outbox)
+
+
+def _record_late(work: Round, new: op.FinishRun, document: str) -> None:
+    # An unknown run has no id: NOT NULL then refuses the row, and so the transaction.
+    work.one(
+        """
+        INSERT INTO late_endings (run, generation, at, end_reason, result)
+        VALUES ((SELECT id FROM runs WHERE run_id = ?), ?, ?, ?, ?)
+        """,
+        (new.result.run_id, new.result.generation, new.at, new.result.end_reason, document),
+    )
+
+
+def merge_result(work: Round, items: list[Item[op.MergeResult]]) -> None:
+    """Delivery is exactly once by this commit: run and generation are its key."""
+    merged = work.bulk(
+        """
+        WITH given (run_id, generation, at) AS (VALUES {rows})
+        UPDATE runs SET delivered_at = given.at
+        FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
+                     AND runs.ended_at IS NOT NULL AND runs.delivered_at IS NULL
+        RETURNING runs.run_id, runs.id, runs.delivered_at
+        """,
+        "(?,?,?)",
+        [(new.run_id, new.generation, new.at) for new in [item.operation for item in items]],
+    )
+    won = {row[0] for row in merged}
+    for item in items:
+        new = item.operation
+        item.answer = new.run_id in won
+        if new.run_id in won:
+            work.add_turns(item.order, new.session_key, new.at, new.turns, None)
+            if new.context is not None:
+                work.add_context(item.order, new.session_key, new.at, new.context)
+    work.bulk(
+        """
+        WITH given (run, at) AS (VALUES {rows})
+        UPDATE outbox SET delivered_at = given.at, dead_at = NULL FROM given WHERE outbox.run = given.run
+        """,
+        "(?,?)",
+        [(run, at) for _, run, at in merged],
+    )
+
+
+def delivery_failed(work: Round, items: list[Item[op.DeliveryFailed]]) -> None:
+    """A failed delivery never changes the run's outcome."""
+    for item in items:
+        new = item.operation
+        work.one(
+            """
+            UPDATE outbox SET attempts = attempts + 1, last_error = ?, next_attempt_at = ?
+            WHERE run = (SELECT id FROM runs WHERE run_id = ?) AND delivered_at IS NULL
+            """,
+            (work.redactor.text(new.error), new.next_attempt_at, new.run_id),
+        )
+
+
+def dead_letter(work: Round, items: list[Item[op.DeadLetter]]) -> None:
+    """Given up, and kept: nothing is pruned."""
+    for item in items:
+        new, redactor = item.operation, work.redactor
+        work.one(
+            "INSERT INTO dead_letters (session_key, run_id, at, reason, payload) VALUES (?, ?, ?, ?, ?)",
+            (new.session_key, new.run_id, new.at, redactor.text(new.reason), redactor.text(new.payload)),
+        )
+        item.answer = work.cursor.lastrowid
+        if new.run_id is not None:
+            work.one(
+                """
+                UPDATE outbox SET dead_at = ?
+                WHERE run = (SELECT id FROM runs WHERE run_id = ?) AND delivered_at IS NULL
+                """,
+                (new.at, new.run_id),
+            )
+
+
+def replay_dead_letter(work: Round, items: list[Item[op.ReplayDeadLetter]]) -> None:
+    """The outbox entry starts over; merging stays exactly once."""
+    for item in items:
+        new = item.operation
+        changed = work.one(
+            "UPDATE dead_letters SET replayed_at = ? WHERE id = ? AND replayed_at IS NULL",
+            (new.at, new.dead_letter_id),
+        )
+        item.answer = changed > 0
+        if changed:
+            work.one(
+                """
+                UPDATE outbox SET dead_at = NULL, attempts = 0, next_attempt_at = NULL
+                WHERE delivered_at IS NULL AND run = (
+                    SELECT runs.id FROM runs JOIN dead_letters USING (run_id) WHERE dead_letters.id = ?)
+                """,
+                (new.dead_letter_id,),
+            )
+
+
+def record_event(work: Round, items: list[Item[op.RecordEvent]]) -> None:
+    """Events are history: they are appended and never read back by the lifecycle."""
+    work.bulk(
+        "INSERT INTO events (at, name, session_key, run_id, parent_run_id, depth, data) VALUES {rows}",
+        "(?,?,?,?,?,?,?)",
+        [
+            (
+                *(event.at, event.name, event.session_key, event.run_id, event.parent_run_id, event.depth),
+                work.redactor.json(json.dumps(dict(event.data), ensure_ascii=False)),
+            )
+            for event in [item.operation.event for item in items]
+        ],
+    )
+
+
+def delete_run(work: Round, items: list[Item[op.DeleteRun]]) -> None:
+    """Only what is over can be forgotten; its turns stay with their session until retention."""
+    for item in items:
+        run = work.cursor.execute(
+            "SELECT id FROM runs WHERE run_id = ? AND ended_at IS NOT NULL AND delivered_at IS NOT NULL",
+            (item.operation.run_id,),
+        ).fetchone()
+        item.answer = run is not None
+        if run is not None:
+            for table in ("results", "outbox", "late_endings"):
+                work.one(f"DELETE FROM {table} WHERE run = ?", run)  # noqa: S608 - the three names above
+            work.one("DELETE FROM runs WHERE id = ?", run)
+
+
+def mark_exported(work: Round, items: list[Item[op.MarkExported]]) -> None:
+    """The file is on disk."""
+    for item in items:
+        work.one(
+            "UPDATE results SET exported_at = ? WHERE run = (SELECT id FROM runs WHERE run_id = ?)",
+            (item.operation.at, item.operation.run_id),
+        )
+
+
+def mark_swept(work: Round, items: list[Item[op.MarkSwept]]) -> None:
+    """The file's full text goes, and the turns of a child that was not kept. The run's end never changes."""
+    for item in items:
+        new = item.operation
+        swept = work.cursor.execute(
+            """
+            UPDATE runs SET swept_at = ? WHERE run_id = ? AND delivered_at IS NOT NULL AND swept_at IS NULL
+            RETURNING id, session_key, json_extract(packet, '$.cleanup')
+            """,
+            (new.at, new.run_id),
+        ).fetchone()
+        item.answer = swept is not None
+        if swept is not None:
+            run, session_key, cleanup = swept
+            work.one("UPDATE results SET full_output = NULL WHERE run = ?", (run,))
+            if cleanup == "delete":
+                work.one(
+                    "DELETE FROM turns WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?)",
+                    (session_key,),
+                )

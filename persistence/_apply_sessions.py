@@ -1,0 +1,167 @@
+"""Carrying out what concerns hosts, sessions, checkpoints and the books of ingestion."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from understudy.persistence.errors import IngestConflictError
+
+if TYPE_CHECKING:
+    from understudy.persistence import operations as op
+    from understudy.persistence._round import Item, Round
+
+
+def host_started(work: Round, items: list[Item[op.HostStarted]]) -> None:
+    """A new incarnation; its name is its own, so a second one is an error."""
+    for item in items:
+        host = item.operation
+        work.one(
+            "INSERT INTO hosts (incarnation, pid, process_started, started_at, heartbeat_at) VALUES (?, ?, ?, ?, ?)",
+            (host.host, host.pid, host.process_started, host.at, host.at),
+        )
+
+
+def host_heartbeat(work: Round, items: list[Item[op.HostHeartbeat]]) -> None:
+    """Answers whether the host still counts as alive."""
+    for item in items:
+        host = item.operation
+        changed = work.one(
+            "UPDATE hosts SET heartbeat_at = max(heartbeat_at, ?) WHERE incarnation = ? AND stopped_at IS NULL",
+            (host.at, host.host),
+        )
+        item.answer = changed > 0
+
+
+def host_stopped(work: Round, items: list[Item[op.HostStopped]]) -> None:
+    """The first one says when; its sessions are free at once."""
+    for item in items:
+        host = item.operation
+        changed = work.one(
+            "UPDATE hosts SET stopped_at = ? WHERE incarnation = ? AND stopped_at IS NULL", (host.at, host.host)
+        )
+        work.one("UPDATE sessions SET holder = NULL WHERE holder = ?", (host.host,))
+        item.answer = changed > 0
+
+
+def open_session(work: Round, items: list[Item[op.OpenSession]]) -> None:
+    """New sessions; one that exists is left as it is."""
+    work.bulk(
+        """
+        INSERT INTO sessions (session_key, agent_id, visibility, parent_session_key, root_session_key, depth,
+                              runner, workspace_dir, cwd, harness, project, title, created_at, updated_at)
+        VALUES {rows} ON CONFLICT (session_key) DO NOTHING
+        """,
+        "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        [
+            (
+                *(new.session_key, new.agent_id, new.visibility, new.parent_session_key),
+                *(new.root_session_key or new.session_key, new.depth, new.runner, new.workspace_dir, new.cwd),
+                *(new.harness, new.project, new.title and work.redactor.text(new.title), new.at, new.at),
+            )
+            for new in [item.operation for item in items]
+        ],
+    )
+
+
+def claim_session(work: Round, items: list[Item[op.ClaimSession]]) -> None:
+    """Compare and set: the writer's transaction holds the file's write lock, so no two hosts can both win."""
+    for item in items:
+        claim = item.operation
+        taken = work.one(
+            """
+            UPDATE sessions SET holder = ?1 WHERE session_key = ?2 AND (
+                holder IS NULL OR holder = ?1 OR NOT EXISTS (
+                    SELECT 1 FROM hosts WHERE incarnation = holder
+                    AND stopped_at IS NULL AND heartbeat_at >= ?3))
+            """,
+            (claim.host, claim.session_key, claim.stale_before),
+        )
+        if not taken:
+            found = work.cursor.execute(
+                "SELECT holder FROM sessions WHERE session_key = ?", (claim.session_key,)
+            ).fetchone()
+            if found is None:
+                raise LookupError(f"there is no session {claim.session_key} to claim: open it first")
+            item.answer = found[0]
+
+
+def release_session(work: Round, items: list[Item[op.ReleaseSession]]) -> None:
+    """Only its holder can let a session go."""
+    for item in items:
+        changed = work.one(
+            "UPDATE sessions SET holder = NULL WHERE session_key = ? AND holder = ?",
+            (item.operation.session_key, item.operation.host),
+        )
+        item.answer = changed > 0
+
+
+def complete_session(work: Round, items: list[Item[op.CompleteSession]]) -> None:
+    """The first write wins."""
+    for item in items:
+        changed = work.one(
+            "UPDATE sessions SET completed_at = ? WHERE session_key = ? AND completed_at IS NULL",
+            (item.operation.at, item.operation.session_key),
+        )
+        item.answer = changed > 0
+
+
+def save_context(work: Round, items: list[Item[op.SaveContext]]) -> None:
+    """Contexts are collected: a merge in the same round may concern the same session."""
+    for item in items:
+        work.add_context(item.order, item.operation.session_key, item.operation.at, item.operation.context)
+
+
+def append_turns(work: Round, items: list[Item[op.AppendTurns]]) -> None:
+    """Turns are collected: a merge in the same round may concern the same session."""
+    for item in items:
+        new = item.operation
+        work.add_turns(item.order, new.session_key, new.at, new.turns, new.run_id)
+
+
+def save_checkpoint(work: Round, items: list[Item[op.SaveCheckpoint]]) -> None:
+    """A checkpoint covers the turns stored so far."""
+    for item in items:
+        new, text = item.operation, work.redactor.text
+        work.one(
+            """
+            INSERT INTO checkpoints (session_id, at, trigger, digest, entities, constraints, last_turn_id)
+            SELECT id, ?, ?, ?, ?, ?,
+                   coalesce((SELECT max(id) FROM turns WHERE session_id = sessions.id), 0)
+            FROM sessions WHERE session_key = ?
+            """,
+            (
+                *(new.at, new.trigger, text(new.digest)),
+                json.dumps([text(entity) for entity in new.entities], ensure_ascii=False),
+                json.dumps([text(constraint) for constraint in new.constraints], ensure_ascii=False),
+                new.session_key,
+            ),
+        )
+        if work.cursor.rowcount == 0:
+            raise LookupError(f"there is no session {new.session_key} to checkpoint: open it first")
+        item.answer = work.cursor.lastrowid
+
+
+def set_ingest_offset(work: Round, items: list[Item[op.SetIngestOffset]]) -> None:
+    """Compare and set, in the commit of the turns it accounts for: of two readers of a file one stores them."""
+    for item in items:
+        new = item.operation
+        if new.before is None:
+            changed = work.one(
+                """
+                INSERT INTO ingests (path, session_id, offset, anchor)
+                VALUES (?, (SELECT id FROM sessions WHERE session_key = ?), ?, ?) ON CONFLICT (path) DO NOTHING
+                """,
+                (new.path, new.session_key, new.offset, new.anchor),
+            )
+        else:
+            changed = work.one(
+                """
+                UPDATE ingests SET offset = ?, anchor = ?,
+                       session_id = (SELECT id FROM sessions WHERE session_key = ?)
+                WHERE path = ? AND offset = ?
+                """,
+                (new.offset, new.anchor, new.session_key, new.path, new.before),
+            )
+        if not changed:
+            raise IngestConflictError(f"{new.path} was taken in by somebody else at the same moment: try again")

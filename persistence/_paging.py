@@ -1,0 +1,40 @@
+"""One way to page: newest first, by row number, so that new rows never shift a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from understudy.persistence.records import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from understudy.persistence._bulk import Value
+    from understudy.persistence._reader import Reader
+
+T = TypeVar("T")
+
+
+def page(
+    reader: Reader,
+    select: str,
+    number: str,
+    conditions: Sequence[str],
+    values: Sequence[Value],
+    limit: int,
+    cursor: str | None,
+    record: Callable[[Any], T],
+) -> Page[T]:
+    """One page of ``select``, whose last column is ``number``."""
+    if limit < 1:
+        raise ValueError(f"limit = {limit} is not allowed: use 1 or more")
+    where, given = list(conditions), list(values)
+    if cursor is not None:
+        if not (cursor.isascii() and cursor.isdigit()):
+            raise ValueError(f"cursor {cursor[:40]!r} is not one of ours: pass back what a page gave")
+        where.append(f"{number} < ?")
+        given.append(min(int(cursor), 2**63 - 1))
+    clause = f"WHERE {' AND '.join(where)}" if where else ""
+    rows: list[Any] = reader.rows(f"{select} {clause} ORDER BY {number} DESC LIMIT ?", (*given, limit + 1))
+    more = len(rows) > limit
+    return Page(tuple(record(row) for row in rows[:limit]), str(rows[limit - 1][-1]) if more else None)

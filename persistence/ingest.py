@@ -1,0 +1,147 @@
+"""Taking in a transcript file that another program is still writing.
+
+The file is read from where the last reading ended. The offset is committed together with the turns it accounts
+for, so a crash in between neither loses a line nor stores one twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from understudy.persistence.operations import AppendTurns, SetIngestOffset
+from understudy.protocol.model import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from understudy.persistence._reader import Reader
+    from understudy.persistence.store import Store
+    from understudy.protocol import SessionKey
+
+# One transaction takes about so much of the file: enough to be quick, little enough to keep others moving.
+_HELPING = 1 << 20
+# So many bytes at the head and before the offset tell whether the file is still the one that was read.
+_ANCHOR = 4096
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """How many turns were new; ``restarted`` when the file had been cut short, rotated or rewritten."""
+
+    turns: int
+    restarted: bool = False
+
+
+def parse_line(line: str) -> Turn | None:
+    """A line of a harness's JSON transcript as a turn; None for what is not conversation. Plain text is the user's."""
+    if not line.strip():
+        return None
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return Turn("user", line)
+    if not isinstance(entry, dict):
+        return None
+    message = entry.get("message")
+    if not isinstance(message, dict):
+        message = entry
+    role, text = message.get("role"), _text(message.get("content", message.get("text")))
+    return Turn(role, text) if role in _ROLES and text.strip() else None
+
+
+def _text(content: object) -> str:
+    """What is readable in a message: its text, and the text its tools answered with."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(part for part in map(_text, content) if part)
+    if isinstance(content, dict):
+        return _text(content.get("text", content.get("content")))
+    return ""
+
+
+class Ingest:
+    """Takes transcript files in."""
+
+    def __init__(self, store: Store, reader: Reader, wall_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._reader = reader
+        self._wall_ms = wall_ms
+
+    def __call__(
+        self,
+        path: Path | str,
+        session_key: SessionKey,
+        *,
+        parse: Callable[[str], Turn | None] = parse_line,
+        final: bool = False,
+    ) -> Ingested:
+        """Store what ``path`` has gained since the last time as turns of an open session. Blocks.
+
+        A last line without its line break is left for the next time, except when ``final``. Invalid UTF-8 is
+        replaced. When the file was cut short, rotated or rewritten it is read anew, and only lines that the
+        session does not have yet are stored.
+        """
+        name = str(Path(path).absolute())
+        with Path(name).open("rb") as file:
+            known: Any = self._reader.row("SELECT offset, anchor FROM ingests WHERE path = ?", (name,))
+            before = None if known is None else int(known[0])
+            restarted = known is not None and _anchor(file, known[0]) != known[1]
+            seen = self._seen(session_key) if restarted else Counter[tuple[str, str]]()
+            offset = 0 if before is None or restarted else before
+            count = 0
+            for end, lines in _helpings(file, offset, final=final):
+                turns = tuple(turn for turn in map(parse, lines) if turn is not None)
+                fresh = tuple(turn for turn in turns if not self._known(turn, seen)) if seen else turns
+                anchor = _anchor(file, end)
+                commit = self._store.transaction(
+                    AppendTurns(session_key, self._wall_ms(), fresh),
+                    SetIngestOffset(name, session_key, end, anchor, before),
+                )
+                commit.result()
+                count, before = count + len(fresh), end
+        return Ingested(count, restarted)
+
+    def _seen(self, session_key: SessionKey) -> Counter[tuple[str, str]]:
+        return Counter((stored.turn.role, stored.turn.text) for stored in self._store.transcripts.turns(session_key))
+
+    def _known(self, turn: Turn, seen: Counter[tuple[str, str]]) -> bool:
+        # As it would be stored: what is compared was redacted when it was written.
+        key = (turn.role, self._store.redactor.text(turn.text))
+        if seen[key] <= 0:
+            return False
+        seen[key] -= 1
+        return True
+
+
+def _helpings(file: BinaryIO, offset: int, *, final: bool) -> Iterator[tuple[int, list[str]]]:
+    """Whole lines from ``offset`` on, with the offset after them."""
+    file.seek(offset)
+    rest = b""
+    while block := file.read(_HELPING):
+        whole, newline, tail = (rest + block).rpartition(b"\n")
+        if not newline:
+            rest = tail
+            continue
+        rest = tail
+        offset += len(whole) + 1
+        yield offset, whole.decode("utf-8", "replace").split("\n")
+    if final and rest:
+        yield offset + len(rest), [rest.decode("utf-8", "replace")]
+
+
+def _anchor(file: BinaryIO, offset: int) -> str:
+    """A fingerprint of what lies before ``offset``, of its head and of its end; leaves the position alone."""
+    position = file.tell()
+    file.seek(0)
+    head = file.read(min(offset, _ANCHOR))
+    file.seek(max(0, offset - _ANCHOR))
+    end = file.read(min(offset, _ANCHOR))
+    file.seek(position)
+    return hashlib.sha256(b"%d:%b:%b" % (len(head) + len(end), head, end)).hexdigest()

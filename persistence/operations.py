@@ -1,0 +1,315 @@
+"""What can be written: each operation is a value, and a transaction is a handful of them.
+
+Within one transaction the operations take effect together, in the order in which they are defined in this
+module: a session is there before its runs, a run before its end, an end before its merge, then turns, and last
+the checkpoint that covers them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from understudy.protocol import Event, RunId, SessionKey, SpawnPacket, SubAgentResult, Usage, WorkingContext
+    from understudy.protocol.model import Turn
+
+Visibility = Literal["isolated", "shared"]
+CheckpointTrigger = Literal["periodic", "pre_compaction", "session_end", "explicit"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStarted:
+    """A host process begins an incarnation; ``pid`` and ``process_started`` tell it from a later namesake."""
+
+    host: str
+    pid: int
+    process_started: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostHeartbeat:
+    """The host is alive."""
+
+    host: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostStopped:
+    """The host stopped, or was found dead: it holds no session from now on."""
+
+    host: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Make sure that a session exists. One that is there already stays as it is, ``created_at`` above all."""
+
+    session_key: SessionKey
+    at: int
+    agent_id: str = "default"
+    visibility: Visibility = "isolated"
+    parent_session_key: SessionKey | None = None
+    root_session_key: SessionKey | None = None
+    depth: int = 0
+    runner: str | None = None
+    workspace_dir: str | None = None
+    cwd: str | None = None
+    harness: str | None = None
+    project: str | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSession:
+    """Hold a session for ``host``. Answers None, or the incarnation of the live host that holds it.
+
+    A holder that has stopped, or whose last heartbeat is before ``stale_before``, holds nothing.
+    """
+
+    session_key: SessionKey
+    host: str
+    stale_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSession:
+    """Let a session go, if ``host`` holds it. Answers whether it did."""
+
+    session_key: SessionKey
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSession:
+    """The session is over. The first one says when: answers whether this was the first."""
+
+    session_key: SessionKey
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptRun:
+    """A spawn is accepted: from this commit on it will have exactly one result.
+
+    Raises DuplicateRunError where the parent session has accepted a run under the same idempotency key.
+    """
+
+    packet: SpawnPacket
+    at: int
+    host: str
+    queued: bool = False
+    announce: bool = False
+    is_follow_up: bool = False
+    idempotency_key: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """The run has begun on ``host``. Answers False where it has started or ended before."""
+
+    run_id: RunId
+    at: int
+    host: str
+    generation: int = 1
+    deadline_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRun:
+    """Take an unfinished run over as ``generation``, one above its last. Answers False where that came too late.
+
+    The deadline, the start and what was used stay: a restart buys no time and no budget.
+    """
+
+    run_id: RunId
+    at: int
+    host: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The run did something; ``usage`` and ``steps``, where given, are its totals so far."""
+
+    run_id: RunId
+    at: int
+    generation: int = 1
+    usage: Usage | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancel:
+    """Somebody wants the run to end. The first one counts: answers whether this was the first."""
+
+    run_id: RunId
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRun:
+    """The run's end, its full result and its outbox entry. Answers whether this end won.
+
+    The first committed end of the run's current generation wins; any later one is recorded as late and
+    changes nothing. ``deliver_to`` defaults to the parent session.
+    """
+
+    result: SubAgentResult
+    at: int
+    full_output: str | None = None
+    deliver_to: SessionKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """The parent takes the result in: its working context, the narrative turn and the delivery, together.
+
+    Answers whether it was merged now; False (and nothing is written) when it had been delivered before.
+    """
+
+    run_id: RunId
+    session_key: SessionKey
+    at: int
+    generation: int = 1
+    context: WorkingContext | None = None
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFailed:
+    """An attempt to deliver failed; the next is due at ``next_attempt_at``."""
+
+    run_id: RunId
+    error: str
+    next_attempt_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Something could not be delivered. Answers its number.
+
+    With a ``run_id`` the run's outbox entry is set aside until it is replayed; it still counts as undelivered.
+    """
+
+    at: int
+    reason: str
+    payload: str
+    session_key: SessionKey | None = None
+    run_id: RunId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayDeadLetter:
+    """Put a dead letter back on the road. Answers False where it was replayed before, or does not exist."""
+
+    dead_letter_id: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveContext:
+    """The session's working context from now on."""
+
+    session_key: SessionKey
+    at: int
+    context: WorkingContext
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Keep an event for the run's history."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRun:
+    """Forget a finished and delivered run. Answers whether it was forgotten."""
+
+    run_id: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class MarkExported:
+    """The result's file was written."""
+
+    run_id: RunId
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSwept:
+    """Retention removed the result's file. Answers whether this was the first time."""
+
+    run_id: RunId
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetIngestOffset:
+    """How far a transcript file has been read; raises IngestConflictError unless it was at ``before`` until now."""
+
+    path: str
+    session_key: SessionKey
+    offset: int
+    anchor: str
+    before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTurns:
+    """New turns of a session, in order."""
+
+    session_key: SessionKey
+    at: int
+    turns: tuple[Turn, ...]
+    run_id: RunId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint:
+    """What a session is about, as of its last stored turn. Answers the checkpoint's number."""
+
+    session_key: SessionKey
+    at: int
+    digest: str
+    trigger: CheckpointTrigger = "explicit"
+    entities: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+
+
+Operation: TypeAlias = (
+    HostStarted
+    | HostHeartbeat
+    | HostStopped
+    | OpenSession
+    | ClaimSession
+    | ReleaseSession
+    | CompleteSession
+    | AcceptRun
+    | StartRun
+    | RestartRun
+    | Progress
+    | RequestCancel
+    | FinishRun
+    | MergeResult
+    | DeliveryFailed
+    | DeadLetter
+    | ReplayDeadLetter
+    | SaveContext
+    | RecordEvent
+    | DeleteRun
+    | MarkExported
+    | MarkSwept
+    | SetIngestOffset
+    | AppendTurns
+    | SaveCheckpoint
+)
+
+Answer: TypeAlias = bool | int | str | None

@@ -1,0 +1,70 @@
+"""Reading what was said: a session's turns in order, and the tail of them, at a cost that does not grow."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from understudy.persistence.records import StoredTurn
+from understudy.protocol import RunId
+from understudy.protocol.model import ToolCall, Turn
+
+if TYPE_CHECKING:
+    from understudy.persistence._reader import Reader
+
+# Turns are fetched from the end in small helpings: a tail needs a few, not the session.
+_HELPING = 16
+
+
+class Transcripts:
+    """Reads turns."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def turns(self, session_key: str, *, after: int = 0, limit: int = -1) -> list[StoredTurn]:
+        """A session's turns in order, from the one after number ``after``; at most ``limit`` if one is given."""
+        rows: list[Any] = self._reader.rows(
+            """
+            SELECT id, at, run_id, role, text, tool_calls, tool_call_id FROM turns
+            WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?) AND id > ?
+            ORDER BY id LIMIT ?
+            """,
+            (session_key, after, limit),
+        )
+        return [_turn(row) for row in rows]
+
+    def tail(self, session_key: str, chars: int, *, after: int = 0) -> str:
+        """The last ``chars`` characters of what was said, as ``role: text`` lines, of turns after ``after``.
+
+        Read backwards along an index: the length of the session does not matter.
+        """
+        lines: list[str] = []
+        left = chars
+        with self._reader.cursor() as cursor:
+            cursor.execute(
+                """
+                SELECT role, substr(text, -?1) FROM turns
+                WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?2) AND id > ?3
+                ORDER BY id DESC
+                """,
+                (max(chars, 1), session_key, after),
+            )
+            while left > 0 and (rows := cursor.fetchmany(_HELPING)):
+                for role, text in rows:
+                    lines.append(f"{role}: {text}")
+                    left -= len(lines[-1]) + 1  # and its line break
+                    if left <= 0:
+                        break
+        lines.reverse()
+        return "\n".join(lines)[-chars:] if chars > 0 else ""
+
+    def text(self, session_key: str) -> str:
+        """The whole transcript, as ``role: text`` lines."""
+        return "\n".join(f"{stored.turn.role}: {stored.turn.text}" for stored in self.turns(session_key))
+
+
+def _turn(row: Any) -> StoredTurn:
+    number, at, run_id, role, text, calls, call_id = row
+    tool_calls = () if calls is None else tuple(ToolCall(**call) for call in json.loads(calls))
+    return StoredTurn(number, at, run_id and RunId(run_id), Turn(role, text, tool_calls, call_id))
