@@ -3,69 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from understudy.actors._kernel.actor import LoopActor
-from understudy.actors._kernel.loop import DEFAULT_GRACE, ActorLoop
-from understudy.actors.clock import SystemClock
-from understudy.protocol import RuntimeConfig
+from understudy.actors._core import Core
+from understudy.actors._kernel.loop import DEFAULT_GRACE
+from understudy.actors.faces import AsyncSession, Session
+from understudy.actors.handles import AsyncRunHandle, RunHandle
+from understudy.protocol import RunId
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from pykka import ActorRef
-
-    from understudy.actors._kernel.exits import DeadLetter
-    from understudy.actors._kernel.lag import LagGauge
-    from understudy.actors.clock import Clock
-
-A = TypeVar("A", bound=LoopActor)
+    from understudy.persistence import DeadLetterRecord
 
 
-class _Core:
-    """What both faces share."""
-
-    def __init__(self, *, config: RuntimeConfig | None = None, clock: Clock | None = None) -> None:
-        self.config = config or RuntimeConfig()
-        self.clock: Clock = clock or SystemClock()
-        self.dead_letters: list[DeadLetter] = []
-        """Messages nobody handled, each with its reason."""
-        self._kernel = ActorLoop(clock=self.clock, dead_letters=self.dead_letters.append)
-
-    @property
-    def lag(self) -> LagGauge:
-        """How late the event loop is."""
-        return self._kernel.lag
-
-    @property
-    def abandoned_threads(self) -> int:
-        """Blocking calls that outlived their deadline and still hold a thread."""
-        return self._kernel.pool.abandoned_threads
-
-    def start_actor(
-        self, actor_class: type[A], *args: Any, parent: ActorRef[Any] | None = None, **kwargs: Any
-    ) -> ActorRef[A]:
-        """Start one of the host's own actors on this runtime's loop.
-
-        ``parent`` is told with `ActorExited`, exactly once, when it has left, in whatever way.
-        """
-        return self._kernel.start(actor_class, *args, parent=parent, **kwargs)
-
-
-class Runtime(_Core):
-    """Runs actors on an event loop in a thread of its own.
+class Runtime(Core):
+    """Runs sessions and their sub-agents on an event loop in a thread of its own.
 
     Example:
-        >>> class Echo(LoopActor):
-        ...     async def on_receive(self, message):
-        ...         return message
-        >>> with Runtime() as runtime:
-        ...     runtime.start_actor(Echo).ask("hello")
-        'hello'
+        >>> from understudy.actors import FunctionRunner
+        >>> from understudy.protocol import Spawn
+        >>> runner = FunctionRunner(lambda packet, context: f"done: {packet.task}")
+        >>> with Runtime(runners={"default": runner}) as runtime:
+        ...     session = runtime.session("agent:atlas:main")
+        ...     session.spawn(Spawn(task="count the lines")).result(timeout=60).output
+        'done: count the lines'
     """
 
     def __enter__(self) -> Self:
         self._kernel.run_in_thread()
+        try:
+            self._kernel.run_from_thread(self.begin())
+        except BaseException:
+            self._kernel.run_from_thread(self._kernel.close(grace=0))
+            self._kernel.join()
+            raise
         return self
 
     def __exit__(
@@ -75,16 +47,47 @@ class Runtime(_Core):
 
     def close(self, *, grace: float = DEFAULT_GRACE) -> None:
         """Stop everything this runtime started: asked first, cancelled after ``grace`` seconds."""
-        closing = self._kernel.close(grace=grace)
-        asyncio.run_coroutine_threadsafe(closing, self._kernel.asyncio_loop).result()
+        self._kernel.run_from_thread(self.end(grace))
         self._kernel.join()
+        self.store.close()
+
+    def session(self, key: str, **options: Any) -> Session:
+        """Create a session, or restore it from the store with everything that belongs to it.
+
+        Options: ``workspace``, ``cwd``, ``runner``, ``agent_id``, ``visibility``, ``on_results``.
+        """
+        return Session(self._kernel.run_from_thread(self.open_session(key, **options)))
+
+    def run(self, run_id: str) -> RunHandle:
+        """A handle on any run, also one of an earlier host."""
+        return RunHandle(self._backstage.live.get(RunId(run_id)) or RunId(run_id), self._backstage)
+
+    def dead_letters(
+        self, session_key: str | None = None, *, replayed: bool = False, limit: int = 100
+    ) -> list[DeadLetterRecord]:
+        """What could not be delivered, each with its reason, the newest first."""
+        return self._kernel.run_from_thread(self.letters(session_key, replayed=replayed, limit=limit))
+
+    def replay(self, dead_letter_id: int) -> bool:
+        """Put a dead letter back on the road; False when that was done before."""
+        return self._kernel.run_from_thread(self.put_back(dead_letter_id))
+
+    def sweep(self) -> int:
+        """Sweep for ghosts now; answers how many were found."""
+        found: Any = self._sweep.ask("sweep")
+        return int(found)
 
 
-class AsyncRuntime(_Core):
+class AsyncRuntime(Core):
     """The same on the host's own event loop; await what `Runtime` blocks for."""
 
     async def __aenter__(self) -> Self:
         self._kernel.run_here()
+        try:
+            await self.begin()
+        except BaseException:
+            await self._kernel.close(grace=0)
+            raise
         return self
 
     async def __aexit__(
@@ -94,4 +97,31 @@ class AsyncRuntime(_Core):
 
     async def close(self, *, grace: float = DEFAULT_GRACE) -> None:
         """Stop everything this runtime started: asked first, cancelled after ``grace`` seconds."""
-        await self._kernel.close(grace=grace)
+        await self.end(grace)
+        await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+
+    async def session(self, key: str, **options: Any) -> AsyncSession:
+        """Create a session, or restore it from the store with everything that belongs to it.
+
+        Options: ``workspace``, ``cwd``, ``runner``, ``agent_id``, ``visibility``, ``on_results``.
+        """
+        return AsyncSession(await self.open_session(key, **options))
+
+    def run(self, run_id: str) -> AsyncRunHandle:
+        """A handle on any run, also one of an earlier host."""
+        return AsyncRunHandle(self._backstage.live.get(RunId(run_id)) or RunId(run_id), self._backstage)
+
+    async def dead_letters(
+        self, session_key: str | None = None, *, replayed: bool = False, limit: int = 100
+    ) -> list[DeadLetterRecord]:
+        """What could not be delivered, each with its reason, the newest first."""
+        return await self.letters(session_key, replayed=replayed, limit=limit)
+
+    async def replay(self, dead_letter_id: int) -> bool:
+        """Put a dead letter back on the road; False when that was done before."""
+        return await self.put_back(dead_letter_id)
+
+    async def sweep(self) -> int:
+        """Sweep for ghosts now; answers how many were found."""
+        found = await self._sweep.ask("sweep", block=False)
+        return int(found)

@@ -37,6 +37,11 @@ class Commit:
         """Whether it is decided: committed, or refused."""
         return self._outcome is not None
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is decided, and was refused."""
+        return isinstance(self._outcome, BaseException)
+
     def result(self, timeout: float | None = None) -> Answers:
         """Block until it is decided. On an event loop use ``await``; TimeoutError leaves the work alone."""
         if self._outcome is None and self._hurry is not None:

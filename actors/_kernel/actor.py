@@ -101,6 +101,14 @@ class LoopActor(pykka.Actor):
         """Class and URN, for logs and dead letters."""
         return f"{type(self).__name__} ({self.actor_urn})"
 
+    def take_reply(self) -> pykka.Future[Any] | None:
+        """Answer the message being handled later, by the future given here; None when nobody asked.
+
+        Whoever takes it must answer it, on every way out.
+        """
+        assert isinstance(self.actor_inbox, Mailbox)
+        return self.actor_inbox.take_reply()
+
     # -- pykka's hooks for runtimes -------------------------------------------------------------------
 
     @staticmethod

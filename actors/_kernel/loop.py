@@ -11,7 +11,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from understudy.actors._kernel.exits import DeadLetter
-from understudy.actors._kernel.future import ACTOR_LOOPS
+from understudy.actors._kernel.future import ACTOR_LOOPS, on_actor_loop
 from understudy.actors._kernel.lag import LagGauge
 from understudy.actors._kernel.mailbox import Mailbox
 from understudy.actors._kernel.pool import BlockingPool
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from understudy.actors.clock import Clock
 
 A = TypeVar("A", bound="LoopActor")
+T = TypeVar("T")
 
 DEFAULT_GRACE = 5.0
 DEFAULT_BLOCKING_THREADS = 32
@@ -107,6 +108,13 @@ class ActorLoop:
         """Wait for the thread of a closed loop."""
         if self._thread is not None:
             self._thread.join()
+
+    def run_from_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` gives, run on this loop and waited for on another thread."""
+        if on_actor_loop():
+            work.close()
+            raise RuntimeError("a blocking call on an actor loop would deadlock: use the awaitable one there")
+        return asyncio.run_coroutine_threadsafe(work, self.asyncio_loop).result()
 
     # -- actors ---------------------------------------------------------------------------------------
 
@@ -209,6 +217,13 @@ def mailbox_of(actor: LoopActor) -> Mailbox:
     """The mailbox, typed: pykka knows it only as something with a put."""
     assert isinstance(actor.actor_inbox, Mailbox)
     return actor.actor_inbox
+
+
+def actor_of(ref: ActorRef[A]) -> A:
+    """The actor behind a ref: for those who have just started it, on its own loop."""
+    actor = ref._actor_weakref()  # noqa: SLF001 - pykka keeps it for exactly such insiders
+    assert actor is not None
+    return actor
 
 
 async def _cancel_stragglers() -> None:

@@ -18,6 +18,7 @@ from understudy.protocol import InvalidMessageError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from pykka import Future
     from pykka._envelope import Envelope
 
     from understudy.actors._kernel.actor import LoopActor
@@ -78,6 +79,14 @@ class Mailbox:
             if self._closed:
                 self._exited.set()
         return self._exited
+
+    def take_reply(self) -> Future[Any] | None:
+        """Take over answering the message being handled: None when nobody asked. Call it inside the handler."""
+        envelope = self._current
+        if envelope is None:
+            return None
+        reply, envelope.reply_to = envelope.reply_to, None
+        return reply
 
     def rouse(self) -> None:
         """Have a slice run even though no message came."""

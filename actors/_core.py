@@ -1,0 +1,329 @@
+"""What both runtimes are: the beginning, the sessions, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import reprlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from understudy.actors import recovery
+from understudy.actors._kernel.actor import LoopActor
+from understudy.actors._kernel.loop import ActorLoop, actor_of
+from understudy.actors.archivist import Archivist
+from understudy.actors.backstage import Backstage
+from understudy.actors.clock import SystemClock
+from understudy.actors.delivery import bring
+from understudy.actors.errors import SessionBusy, UnknownRunError
+from understudy.actors.ghost_sweep import GhostSweep
+from understudy.actors.hooks import Hooks
+from understudy.actors.host import incarnation, process_started
+from understudy.actors.session import Place, SessionActor
+from understudy.actors.tree import Tally, tree_budget
+from understudy.actors.watchdog import Watchdog
+from understudy.persistence import Store, StoreClosedError, StoreError
+from understudy.persistence import operations as op
+from understudy.protocol import RunId, RuntimeConfig, SessionKey, WorkingContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from pykka import ActorRef
+
+    from understudy.actors._kernel.exits import DeadLetter
+    from understudy.actors._kernel.lag import LagGauge
+    from understudy.actors.announcing import OnResults
+    from understudy.actors.clock import Clock
+    from understudy.actors.events import Subscription
+    from understudy.actors.hooks import OnEnded, PrepareSpawn
+    from understudy.actors.runners.contract import Runner
+    from understudy.persistence import Commit, DeadLetterRecord, Page, RunRecord
+    from understudy.persistence.operations import Visibility
+    from understudy.protocol import Event
+    from understudy.protocol.commit_points import CommitHook
+    from understudy.protocol.run_facts import RunStatus
+
+logger = logging.getLogger("understudy")
+
+A = TypeVar("A", bound=LoopActor)
+DEFAULT_RUNNER = "default"
+
+# It bounds every part, and survives objects that cannot show themselves.
+_REPR = reprlib.Repr()
+_REPR.maxdict = _REPR.maxlist = _REPR.maxtuple = 20
+_REPR.maxstring = _REPR.maxother = 500
+
+
+class Core:
+    """The runtime, whoever's thread its loop is on."""
+
+    def __init__(
+        self,
+        store: Path | str | None = None,
+        *,
+        runners: Mapping[str, Runner] | None = None,
+        config: RuntimeConfig | None = None,
+        clock: Clock | None = None,
+        prepare_spawn: PrepareSpawn | None = None,
+        on_ended: OnEnded | None = None,
+        secrets: Iterable[str] = (),
+        commit_hook: CommitHook | None = None,
+    ) -> None:
+        """``store`` is the database's path; without one it is a private temporary file, gone at exit.
+
+        ``runners`` do the work, by name; ``secrets`` are values that are never written; ``commit_hook`` is for
+        tests (see `understudy.actors.testing.CrashPoint`).
+        """
+        self.config = config or RuntimeConfig()
+        self.clock: Clock = clock or SystemClock()
+        self._kernel = ActorLoop(clock=self.clock, dead_letters=self._unhandled)
+        self._letters: list[Commit] = []
+        self._opening: asyncio.Lock
+        self._open_store: Callable[[], Store] = lambda: Store.open(
+            store, wall_ms=self.clock.wall_ms, busy=self.clock, secrets=tuple(secrets), commit_hook=commit_hook
+        )
+        self._runners = dict(runners or {})
+        self._hooks = Hooks(prepare_spawn, on_ended)
+        self._backstage: Backstage
+
+    # -- beginning and end ----------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Open the store, say that this host lives, and recover what dead ones left."""
+        self._opening = asyncio.Lock()
+        self._backstage = backstage = Backstage(
+            clock=self.clock,
+            config=self.config,
+            store=self._open_store(),
+            kernel=self._kernel,
+            runners=self._runners,
+            hooks=self._hooks,
+            host=incarnation(),
+        )
+        now, pid = backstage.now(), os.getpid()
+        await backstage.store.transaction(op.HostStarted(backstage.host, pid, process_started(pid), now))
+        backstage.watchdog = actor_of(self._kernel.start(Watchdog, backstage))
+        backstage.archivist = actor_of(self._kernel.start(Archivist, backstage))
+        backstage.archivist.expect()  # what a crash kept from being exported
+        self._sweep = self._kernel.start(GhostSweep, backstage, self._recover)
+        await self._recover()
+
+    async def end(self, grace: float) -> None:
+        """Stop everything this runtime started, deepest first; what is committed stays."""
+        backstage = self._backstage
+        backstage.closing = True
+        with self.clock.unattended():
+            roots = [session for session in backstage.sessions.values() if session.owner is None]
+            await asyncio.gather(*(session.shut("host_stopped") for session in roots))
+        try:
+            await backstage.store.transaction(op.HostStopped(backstage.host, backstage.now()))
+        except StoreError:
+            logger.warning("the host could not sign off; the next start will notice", exc_info=True)
+        backstage.bus.close()
+        await self._kernel.close(grace=grace)  # last, because it ends the thread this runs on
+
+    async def _recover(self) -> None:
+        """Sessions whose host died are opened here, so that their runs and results are not left lying."""
+        backstage = self._backstage
+        await recovery.sign_off_the_dead(backstage)
+        for key in recovery.in_need(backstage):
+            record = backstage.store.sessions.get(key)
+            if record is None:
+                continue
+            if record.completed_at is not None:
+                await recovery.bury_orphans(backstage, key)
+                continue
+            try:
+                await self.open_session(key)
+            except SessionBusy:
+                continue  # another host was faster
+
+    # -- sessions -------------------------------------------------------------------------------------
+
+    async def open_session(
+        self,
+        key: str,
+        *,
+        agent_id: str | None = None,
+        visibility: Visibility | None = None,
+        workspace: Path | str | None = None,
+        cwd: Path | str | None = None,
+        runner: str | None = None,
+        on_results: OnResults | None = None,
+    ) -> SessionActor:
+        """Create a session, or restore it with everything that belongs to it."""
+        session_key = SessionKey(key)
+        async with self._opening:
+            session = self._backstage.sessions.get(session_key)
+            if session is None:
+                session = await self._open(session_key, agent_id, visibility, workspace, cwd, runner)
+            if on_results is not None:
+                session.announcer.on_results = on_results
+            return session
+
+    async def _open(
+        self,
+        key: SessionKey,
+        agent_id: str | None,
+        visibility: Visibility | None,
+        workspace: Path | str | None,
+        cwd: Path | str | None,
+        runner: str | None,
+    ) -> SessionActor:
+        backstage, store = self._backstage, self._backstage.store
+        record = store.sessions.get(key)
+        if record is not None and agent_id not in {None, record.agent_id}:
+            raise ValueError(f"session {key} is of agent {record.agent_id!r}, not {agent_id!r}: use another key")
+        known_workspace = None if record is None else record.workspace_dir
+        workspace_dir = _canonical(workspace or known_workspace or ".")
+        place = Place(
+            agent_id=agent_id or (record.agent_id if record is not None else "default"),
+            visibility=visibility or (record.visibility if record is not None else "isolated"),
+            workspace_dir=workspace_dir,
+            cwd=_canonical(cwd or (record.cwd if record is not None and record.cwd else workspace_dir)),
+            runner=runner or (record.runner if record is not None and record.runner else DEFAULT_RUNNER),
+        )
+        now = backstage.now()
+        _, holder = await store.transaction(
+            op.OpenSession(
+                key,
+                at=now,
+                agent_id=place.agent_id,
+                visibility=place.visibility,
+                runner=place.runner,
+                workspace_dir=place.workspace_dir,
+                cwd=place.cwd,
+            ),
+            op.ClaimSession(key, backstage.host, recovery.stale_before(backstage)),
+        )
+        if holder is not None:
+            raise SessionBusy(key, str(holder))
+        context = store.sessions.working_context(key)
+        files = () if context is None else context.recent_files[: self.config.recent_files_max]
+        context = WorkingContext(files, place.cwd, self.config.recent_files_max)
+        tree = Tally(tree_budget(self.config), store.runs.usage(key))
+        session: SessionActor = actor_of(self._kernel.start(SessionActor, backstage, key, place, context, tree))
+        session.stuck.update(entry.run_id for entry in store.outbox.undelivered(key, dead=True) if entry.dead_at)
+        backstage.sessions[key] = session
+        await recovery.recover(session)
+        await recovery.deliver_waiting(session)
+        return session
+
+    # -- what a host asks -----------------------------------------------------------------------------
+
+    @property
+    def lag(self) -> LagGauge:
+        """How late the event loop is."""
+        return self._kernel.lag
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Blocking calls that outlived their deadline and still hold a thread."""
+        return self._kernel.pool.abandoned_threads
+
+    @property
+    def store(self) -> Store:
+        """Everything that survives, to be read."""
+        return self._backstage.store
+
+    def events(
+        self,
+        *,
+        names: Iterable[str] | None = None,
+        run_id: str | None = None,
+        session_key: str | None = None,
+        backlog: int = 1_000,
+    ) -> Subscription:
+        """Events from now on, all or some of them; iterate it, and close it when done."""
+        wanted_names = None if names is None else frozenset(names)
+
+        def wanted(event: Event) -> bool:
+            return (
+                (wanted_names is None or event.name in wanted_names)
+                and (run_id is None or event.run_id == run_id)
+                and (session_key is None or event.session_key == session_key)
+            )
+
+        return self._backstage.bus.subscribe(wanted, backlog=backlog)
+
+    def runs(
+        self,
+        *,
+        runner: str | None = None,
+        status: RunStatus | None = None,
+        since: int | None = None,
+        session_key: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[RunRecord]:
+        """Runs, the newest first, of this and of earlier hosts; ``session_key`` is the parent's."""
+        return self.store.runs.find(
+            runner=runner, status=status, since=since, parent_session_key=session_key, limit=limit, cursor=cursor
+        )
+
+    def start_actor(
+        self, actor_class: type[A], *args: Any, parent: ActorRef[Any] | None = None, **kwargs: Any
+    ) -> ActorRef[A]:
+        """Start one of the host's own actors on this runtime's loop.
+
+        ``parent`` is told with `ActorExited`, exactly once, when it has left, in whatever way.
+        """
+        return self._kernel.start(actor_class, *args, parent=parent, **kwargs)
+
+    # -- dead letters ---------------------------------------------------------------------------------
+
+    def _unhandled(self, letter: DeadLetter) -> None:
+        """A message that no actor handled; from whatever thread it was sent."""
+        logger.warning("nobody handled a message to %s: %s", letter.recipient, letter.reason)
+        payload = f"to {letter.recipient}: {_described(letter.message)}"
+        try:
+            self._letters.append(self._backstage.store.transaction(op.DeadLetter(letter.at, letter.reason, payload)))
+        except StoreClosedError:
+            logger.exception("it came after the store was closed")
+
+    async def letters(self, session_key: str | None, *, replayed: bool, limit: int) -> list[DeadLetterRecord]:
+        """What could not be delivered, the newest first."""
+        waiting, self._letters = self._letters, []
+        for commit in waiting:
+            await commit
+        found = self.store.dead_letters.find(session_key=session_key, replayed=replayed, limit=limit)
+        return list(found.items)
+
+    async def put_back(self, dead_letter_id: int) -> bool:
+        """Put a dead letter back on the road; False when that was done before."""
+        backstage, store = self._backstage, self._backstage.store
+        letter = store.dead_letters.get(dead_letter_id)
+        if letter is None:
+            raise UnknownRunError(f"there is no dead letter {dead_letter_id}: `runtime.dead_letters()` lists them")
+        (first,) = await store.transaction(op.ReplayDeadLetter(dead_letter_id, backstage.now()))
+        session = None if letter.session_key is None else backstage.sessions.get(letter.session_key)
+        if not first or session is None:
+            return bool(first)  # a session that is not open gets it when it is
+        if letter.run_id is not None:
+            run_ids = [letter.run_id]
+        else:
+            run_ids = [RunId(run_id) for run_id in json.loads(letter.payload)]
+        for run_id in run_ids:
+            result = store.runs.result(run_id)
+            if result is None:
+                continue
+            if letter.run_id is None:
+                session.announcer.add(result)
+            else:
+                await bring(session, result, announce=False)
+            backstage.emit_about(result, "session:sub_agent_dead_letter_delivered", session.key)
+        return True
+
+
+def _described(message: object) -> str:
+    """A message for a person: short, whatever it is, and without the values meant for a child's environment."""
+    if isinstance(message, dict) and "env" in message:
+        message = {**message, "env": "…"}
+    return _REPR.repr(message)
+
+
+def _canonical(path: Path | str) -> str:
+    return os.path.realpath(path)

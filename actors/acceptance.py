@@ -1,0 +1,128 @@
+"""The first commit point: a spawn is acknowledged only once it is durable."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from understudy.actors.hooks import call_hook
+from understudy.actors.idempotency import conflict
+from understudy.persistence import DuplicateRunError, StoreError
+from understudy.persistence.operations import AcceptRun, AppendTurns, OpenSession, StartRun
+from understudy.protocol import Accepted, Rejection, RunId
+from understudy.protocol.model import Turn
+
+if TYPE_CHECKING:
+    from understudy.actors.hooks import Rollback
+    from understudy.actors.live_run import LiveRun
+
+logger = logging.getLogger("understudy")
+
+
+async def accept(run: LiveRun) -> bool:
+    """Make the run durable and tell whoever asked; or undo everything and tell them why."""
+    backstage, packet = run.backstage, run.packet
+    rollback: Rollback | None = None
+    if backstage.hooks.prepare_spawn is not None:
+        rollback = await call_hook(backstage.kernel, backstage.hooks.prepare_spawn, packet)
+        backstage.emit("session:sub_agent_spawn_prepared", run)
+    task = Turn("user", packet.task)
+    run.history = (task,)
+    try:
+        await backstage.store.transaction(
+            OpenSession(
+                packet.session_key,
+                at=run.accepted_at,
+                agent_id=packet.agent_id,
+                visibility=run.session.place.visibility,
+                parent_session_key=packet.parent_session_key,
+                root_session_key=packet.root_session_key,
+                depth=packet.depth,
+                runner=packet.runner,
+                workspace_dir=packet.workspace_dir,
+                cwd=packet.cwd,
+            ),
+            AcceptRun(
+                packet,
+                at=run.accepted_at,
+                host=backstage.host,
+                queued=run.granted is not None,
+                announce=run.announce,
+                is_follow_up=run.is_follow_up,
+                idempotency_key=run.idempotency_key,
+                digest=run.digest,
+            ),
+            *(
+                ()
+                if run.granted is not None
+                else (StartRun(packet.run_id, run.accepted_at, backstage.host, deadline_at=packet.deadline_at),)
+            ),
+            AppendTurns(packet.session_key, run.accepted_at, (task,), packet.run_id),
+            point="accept",
+        )
+    except Exception as error:  # noqa: BLE001 - a commit hook may raise anything
+        if not _committed(run):
+            await _unwind(run, error, rollback)
+            return False
+    run.durable = True
+    _acknowledge(run)
+    return True
+
+
+def _committed(run: LiveRun) -> bool:
+    """Whether the acceptance stands although its caller was told otherwise."""
+    try:
+        return run.backstage.store.runs.get(run.packet.run_id) is not None
+    except StoreError:
+        return False
+
+
+def _acknowledge(run: LiveRun) -> None:
+    packet, queued = run.packet, run.granted is not None
+    for reply, wants_run in run.replies:
+        accepted = Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=queued)
+        reply.set(run if wants_run else accepted)
+    run.replies.clear()
+    backstage = run.backstage
+    backstage.emit("session:sub_agent_spawned", run, label=packet.label, runner=packet.runner)
+    backstage.emit("session:sub_agent_spawn_queued" if queued else "session:sub_agent_started", run)
+
+
+async def _unwind(run: LiveRun, error: Exception, rollback: Rollback | None) -> None:
+    """Leave nothing behind: no slot, no actor, and whatever the hook had prepared is undone."""
+    run.session.forget(run, error)
+    if rollback is not None:
+        await call_hook(run.backstage.kernel, rollback)
+    if isinstance(error, DuplicateRunError):
+        if error.digest == run.digest:
+            run.session.answer_duplicate(RunId(error.run_id), run.replies)
+            return
+        rejection = conflict(str(run.idempotency_key), error.run_id)
+    else:
+        logger.warning("spawn %s was not accepted: %s", run.packet.run_id, error)
+        rejection = Rejection(
+            reason="store_unavailable",
+            message=f"the spawn could not be made durable, so it was not accepted: {error}",
+        )
+    run.session.refuse(rejection, run.replies, run.reply_to)
+
+
+async def start_queued(run: LiveRun) -> bool:
+    """Wait for a slot, then start for good; False when the run ended while it waited."""
+    backstage, packet = run.backstage, run.packet
+    assert run.granted is not None
+    await run.granted
+    now = backstage.now()
+    run.started_at = now
+    run.packet = packet.model_copy(update={"deadline_at": now + packet.timeout_ms})
+    start = StartRun(packet.run_id, now, backstage.host, run.generation, run.packet.deadline_at)
+    try:
+        await backstage.store.transaction(start)
+    except StoreError:
+        # The acceptance is durable, so the run goes on; its end will say when it began.
+        logger.warning("the start of run %s could not be stored yet", packet.run_id, exc_info=True)
+        run.unstored.append(start)
+    if run.ending is not None:
+        return False
+    backstage.emit("session:sub_agent_started", run)
+    return True

@@ -1,0 +1,112 @@
+"""What all actors of one runtime share: clock, store, configuration, and who is alive."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.actors.events import EventBus
+from understudy.protocol import Event, RunId
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Coroutine, Mapping
+
+    from understudy.actors._kernel.loop import ActorLoop
+    from understudy.actors.archivist import Archivist
+    from understudy.actors.clock import Clock
+    from understudy.actors.hooks import Hooks
+    from understudy.actors.live_run import LiveRun
+    from understudy.actors.roster import Roster
+    from understudy.actors.runners.contract import Runner
+    from understudy.actors.session import SessionActor
+    from understudy.actors.watchdog import Watchdog
+    from understudy.persistence import Store
+    from understudy.protocol import RuntimeConfig, SessionKey, SubAgentResult
+    from understudy.protocol.events import EventName, EventValue
+
+logger = logging.getLogger("understudy")
+
+
+class Backstage:
+    """One of these a runtime; every actor has a reference to it."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        config: RuntimeConfig,
+        store: Store,
+        kernel: ActorLoop,
+        runners: Mapping[str, Runner],
+        hooks: Hooks,
+        host: str,
+    ) -> None:
+        self.clock = clock
+        self.config = config
+        self.store = store
+        self.kernel = kernel
+        self.runners = runners
+        self.hooks = hooks
+        self.host = host
+        self.bus = EventBus()
+        self.live: dict[RunId, LiveRun] = {}
+        """Runs without a committed end, of this process."""
+        self.sessions: dict[SessionKey, SessionActor] = {}
+        """Open sessions, nested ones included."""
+        self.running = 0
+        """Children that hold a slot, in the whole runtime."""
+        self.hungry: dict[Roster, None] = {}
+        """Rosters with a queue, those that wait longest first."""
+        self.closing = False
+        self.watchdog: Watchdog
+        self.archivist: Archivist
+        self._count = itertools.count(1)
+        self._latest = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def now(self) -> int:
+        """The wall clock in milliseconds, except that it never goes back: facts stay in order."""
+        self._latest = now = max(self._latest, self.clock.wall_ms())
+        return now
+
+    def next_run_id(self) -> RunId:
+        """Unique across hosts: no two incarnations share a name."""
+        return RunId(f"{self.host}-{next(self._count)}")
+
+    def graph_dir(self, graph_id: str) -> str:
+        """The folder the nodes of a graph share, beside the database; made when the first node starts."""
+        name = urllib.parse.quote(graph_id, safe="")[:200].replace(".", "%2E")
+        return str(Path(self.store.results.root).parent / "graphs" / name)
+
+    def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work beside the mailboxes; what it raises is logged."""
+        task = self.kernel.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a task of the runtime failed", exc_info=task.exception())
+
+    def event(self, name: EventName, run: LiveRun, **data: EventValue) -> Event:
+        """An event about a run."""
+        packet = run.packet
+        return Event(
+            name, self.now(), packet.parent_session_key, packet.run_id, packet.parent_run_id, packet.depth, data
+        )
+
+    def emit_about(self, result: SubAgentResult, name: EventName, session_key: SessionKey, **data: EventValue) -> None:
+        """Tell of a result on its way, whose run may be long over."""
+        if self.bus.subscriptions:
+            self.bus.emit(Event(name, self.now(), session_key, result.run_id, data=data))
+
+    def emit(self, name: EventName, run: LiveRun, **data: EventValue) -> None:
+        """Tell whoever listens; free when nobody does."""
+        if self.bus.subscriptions:
+            self.bus.emit(self.event(name, run, **data))

@@ -1,0 +1,166 @@
+"""A session as the host sees it: one set of coroutines, a sync and an async face."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from understudy.actors import control
+from understudy.actors.clock import within
+from understudy.actors.handles import AsyncRunHandle, RunHandle
+from understudy.protocol import RunId, SessionKey
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from pykka import ActorRef
+
+    from understudy.actors.control import ChildReport, KillReport
+    from understudy.actors.session import SessionActor
+    from understudy.persistence import StoredTurn
+    from understudy.protocol import Spawn, SubAgentResult, WorkingContext
+
+T = TypeVar("T")
+
+
+class _Face:
+    """What needs no waiting."""
+
+    def __init__(self, actor: SessionActor) -> None:
+        self._actor = actor
+        self._backstage = actor.backstage
+
+    @property
+    def key(self) -> SessionKey:
+        """The session's name."""
+        return self._actor.key
+
+    @property
+    def ref(self) -> ActorRef[Any]:
+        """The session as a pykka actor: ``ask`` or ``tell`` it any message of the protocol."""
+        ref: ActorRef[Any] = self._actor.actor_ref
+        return ref
+
+    @property
+    def working_context(self) -> WorkingContext:
+        """Recent files, most recent first, and the project."""
+        return self._actor.context
+
+    def next_context(self) -> str:
+        """Exactly what the next model call gets besides the history; empty when there is nothing to say."""
+        return self._actor.context.render() or ""
+
+    def transcript(self) -> list[StoredTurn]:
+        """Everything that was said in this session, in order."""
+        return self._backstage.store.transcripts.turns(self.key)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key}>"
+
+    async def _spawn(self, spawn: Spawn) -> Any:
+        return await self._actor.spawn(spawn, announce=bool(spawn.announce))
+
+    async def _kill(self, run_id: str, reason: str) -> KillReport:
+        return await control.kill(self._actor, RunId(run_id), reason)
+
+    async def _steer(self, run_id: str, message: str) -> None:
+        control.steer(self._actor, RunId(run_id), message)
+
+    async def _wait(self, run_ids: Sequence[str], timeout: float | None, *, first: bool) -> dict[RunId, SubAgentResult]:
+        work = control.wait(self._actor, [RunId(run_id) for run_id in run_ids], first=first)
+        if timeout is None:
+            return await work
+        try:
+            return await within(self._backstage.clock, timeout, work)
+        except TimeoutError:
+            # What has finished by now is not kept back because of what has not.
+            stored = {RunId(run_id): self._backstage.store.runs.result(run_id) for run_id in run_ids}
+            return {run_id: result for run_id, result in stored.items() if result is not None}
+
+    async def _children(self) -> list[ChildReport]:
+        return control.children(self._actor)
+
+    async def _release(self, session_key: str) -> bool:
+        return await control.release(self._actor, SessionKey(session_key))
+
+    async def _close(self) -> None:
+        await self._actor.shut("parent_stopped")
+
+
+class Session(_Face):
+    """For sync hosts.
+
+    Example:
+        >>> from understudy.actors import FunctionRunner, Runtime
+        >>> from understudy.protocol import Spawn
+        >>> with Runtime(runners={"default": FunctionRunner(lambda packet, context: "done")}) as runtime:
+        ...     session = runtime.session("agent:atlas:main")
+        ...     session.spawn(Spawn(task="Summarise")).result(timeout=60).output
+        'done'
+    """
+
+    def spawn(self, spawn: Spawn) -> RunHandle:
+        """Start a sub-agent; returns once that is durable, raises SpawnRejected where it is refused."""
+        return RunHandle(self._do(self._spawn(spawn)), self._backstage)
+
+    def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
+        """End a run and everything below it; returns when all of it has ended."""
+        return self._do(self._kill(run_id, reason))
+
+    def steer(self, run_id: str, message: str) -> None:
+        """Give a running child a new instruction."""
+        self._do(self._steer(run_id, message))
+
+    def wait(
+        self, run_ids: Sequence[str], *, timeout: float | None = None, first: bool = False
+    ) -> dict[RunId, SubAgentResult]:
+        """Results of 1 to 32 runs: of all, or with ``first`` of one; after ``timeout`` of those that are done."""
+        return self._do(self._wait(run_ids, timeout, first=first))
+
+    def children(self) -> list[ChildReport]:
+        """The children that have not finished."""
+        return self._do(self._children())
+
+    def release(self, session_key: str) -> bool:
+        """Let a kept child go."""
+        return self._do(self._release(session_key))
+
+    def close(self) -> None:
+        """Stop the whole subtree and end the session for good."""
+        self._do(self._close())
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._backstage.kernel.run_from_thread(work)
+
+
+class AsyncSession(_Face):
+    """For async hosts: the same, awaited."""
+
+    async def spawn(self, spawn: Spawn) -> AsyncRunHandle:
+        """Start a sub-agent; returns once that is durable, raises SpawnRejected where it is refused."""
+        return AsyncRunHandle(await self._spawn(spawn), self._backstage)
+
+    async def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
+        """End a run and everything below it; returns when all of it has ended."""
+        return await self._kill(run_id, reason)
+
+    async def steer(self, run_id: str, message: str) -> None:
+        """Give a running child a new instruction."""
+        await self._steer(run_id, message)
+
+    async def wait(
+        self, run_ids: Sequence[str], *, timeout: float | None = None, first: bool = False
+    ) -> dict[RunId, SubAgentResult]:
+        """Results of 1 to 32 runs: of all, or with ``first`` of one; after ``timeout`` of those that are done."""
+        return await self._wait(run_ids, timeout, first=first)
+
+    async def children(self) -> list[ChildReport]:
+        """The children that have not finished."""
+        return await self._children()
+
+    async def release(self, session_key: str) -> bool:
+        """Let a kept child go."""
+        return await self._release(session_key)
+
+    async def close(self) -> None:
+        """Stop the whole subtree and end the session for good."""
+        await self._close()

@@ -1,0 +1,317 @@
+"""A run while it lives: what it was given, what it has done so far, and the one slot for its end."""
+
+from __future__ import annotations
+
+import os.path
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from understudy.actors._kernel.future import LoopFuture
+from understudy.actors.endings import failed, killed
+from understudy.actors.tree import Tally
+from understudy.persistence.operations import AppendTurns, Progress, RecordEvent
+from understudy.protocol.model import TextDelta, Turn, UsageReport
+from understudy.protocol.runner import Asking, Keepalive, Noted, Said, ToolEnded, ToolStarted, Touched
+from understudy.protocol.usage import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from pykka import Future
+
+    from understudy.actors.backstage import Backstage
+    from understudy.actors.endings import Ending
+    from understudy.actors.session import SessionActor
+    from understudy.actors.sub_agent import SubAgentActor
+    from understudy.persistence import Commit
+    from understudy.persistence.operations import Operation
+    from understudy.protocol import RecentFile, SpawnPacket, SubAgentResult
+    from understudy.protocol.files import Provenance
+    from understudy.protocol.runner import RunnerEvent
+    from understudy.protocol.spawn import ReplyTo
+
+_PROGRESS_EVERY = 1.0
+"""Seconds between two notes of progress in the store; the event bus gets them all."""
+
+
+class LiveRun:
+    """The state of one run. Only the event loop's thread touches it, `settled` excepted."""
+
+    __slots__ = (
+        "_appended",
+        "_draft",
+        "_instructions",
+        "_noted_at",
+        "_text",
+        "accepted_at",
+        "actor",
+        "announce",
+        "asking",
+        "backstage",
+        "digest",
+        "dropped_files",
+        "durable",
+        "ending",
+        "files",
+        "generation",
+        "granted",
+        "heard_at",
+        "history",
+        "idempotency_key",
+        "is_follow_up",
+        "nested",
+        "packet",
+        "queued",
+        "replies",
+        "reply_to",
+        "seen_out",
+        "session",
+        "settled",
+        "spoke",
+        "started_at",
+        "steered_at",
+        "steps",
+        "suspected",
+        "tally",
+        "tools",
+        "unstored",
+        "usage",
+    )
+
+    def __init__(self, packet: SpawnPacket, session: SessionActor, *, now: int) -> None:
+        self.packet = packet
+        self.session = session
+        self.backstage: Backstage = session.backstage
+        self.generation = 1
+        self.accepted_at = now
+        self.started_at: int | None = now
+        self.durable = False
+        """Whether the acceptance is committed."""
+        self.queued = False
+        """Whether it still waits for a slot."""
+        self.granted: asyncio.Future[None] | None = None
+        """For one that had to queue: done once there is a slot."""
+        self.actor: SubAgentActor | None = None
+        self.nested: SessionActor | None = None
+        """The run's own session, once it has children of its own."""
+        self.history: tuple[Turn, ...] = ()
+        self.settled: LoopFuture[SubAgentResult] = LoopFuture()
+        """The result, once it is merged into the parent, or as far as it could be brought."""
+        self.ending: Ending | None = None
+        self.seen_out = False
+        """Whether somebody brings the run to its result."""
+        self.unstored: list[Operation] = []
+        """What the store could not take so far; it goes with the end."""
+        self.announce = False
+        self.is_follow_up = False
+        self.idempotency_key: str | None = None
+        self.digest: str | None = None
+        self.reply_to: ReplyTo | None = None
+        self.replies: list[tuple[Future[object], bool]] = []
+        """Who waits to hear of the acceptance; True for those who want this object itself."""
+
+        self.usage: Usage = NO_USAGE
+        self.tally = Tally(packet.budget)
+        """What the run and everything below it has consumed."""
+        self.steps = 0
+        self.files: dict[str, Provenance] = {}
+        """Touched files, in touch order."""
+        self.dropped_files = 0
+        self._draft: list[str] = []
+        self._text = ""
+        self._instructions: list[str] = []
+        self._appended: list[tuple[Commit, AppendTurns]] = []
+
+        self.heard_at = self.backstage.clock.monotonic()
+        """When there was last real output."""
+        self.spoke = False
+        self.asking = 0
+        self.tools: dict[str, float | None] = {}
+        """Tools that run: until when each may, by its own timeout."""
+        self.suspected = False
+        self.steered_at: float | None = None
+        self._noted_at = float("-inf")
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def claim(self, ending: Ending) -> bool:
+        """End the run, if nobody has: from now on nothing it says counts. The first one wins, in this process."""
+        if self.ending is not None:
+            return False
+        self.ending = ending
+        return True
+
+    @property
+    def output(self) -> str:
+        """What was said so far: the turn under way, or the last whole one."""
+        return "".join(self._draft) or self._text
+
+    # -- what the runner tells ------------------------------------------------------------------------
+
+    def take(self, event: RunnerEvent) -> None:
+        """Count, store and pass on an event. What comes after the end is dropped."""
+        if self.ending is not None:
+            return
+        if type(event) is Keepalive:
+            return
+        self.heard_at = self.backstage.clock.monotonic()
+        self.spoke = True
+        self.suspected = False
+        take = _TAKERS.get(type(event))
+        if take is None:
+            raise TypeError(f"{type(event).__name__} is no runner event: yield those of understudy.protocol.runner")
+        take(self, event)
+
+    def _drafted(self, event: TextDelta) -> None:
+        self._draft.append(event.text)
+
+    def _tool_started(self, event: ToolStarted) -> None:
+        limit = event.timeout_ms
+        self.tools[event.call_id] = None if limit is None else self.heard_at + limit / 1000
+
+    def _tool_ended(self, event: ToolEnded) -> None:
+        self.tools.pop(event.call_id, None)
+
+    def _asked(self, event: Asking) -> None:
+        self.asking = max(0, self.asking + (1 if event.state == "asked" else -1))
+
+    def _said(self, event: Said) -> None:
+        turn = event.turn
+        if turn.role == "assistant":
+            self._draft.clear()
+            self._text = turn.text or self._text
+            self.steps += 1
+        self.append(turn)
+        self.backstage.emit("session:sub_agent_turn", self, role=turn.role, step=self.steps)
+        if self.steps > self.packet.max_steps:
+            limit = self.packet.max_steps
+            self.end(failed("step_limit", f"{self.steps} steps are more than max_steps={limit} allows"))
+
+    def append(self, turn: Turn) -> None:
+        """Write a turn of the child's own history; `flush` waits for it."""
+        now = self.backstage.now()
+        key, run_id = self.packet.session_key, self.packet.run_id
+        turns = AppendTurns(key, now, (turn,), run_id)
+        progress = Progress(run_id, now, self.generation, self.usage, self.steps)
+        commit = self.backstage.store.transaction(turns, progress)
+        if len(self._appended) > 8:  # noqa: PLR2004 - often enough to stay short
+            self._appended = [pair for pair in self._appended if not pair[0].done or pair[0].failed]
+        self._appended.append((commit, turns))
+
+    async def flush(self) -> None:
+        """Wait until every turn so far is committed; what the store could not take goes with the end."""
+        pending, self._appended = self._appended, []
+        for commit, turns in pending:
+            try:
+                await commit
+            except Exception:  # noqa: BLE001 - whatever the store said, the turn is kept and tried again
+                self.unstored.append(turns)
+
+    def _consumed(self, event: UsageReport) -> None:
+        usage = event.usage
+        self.usage = self.usage + usage
+        run: LiveRun | None = self
+        while run is not None:
+            run.tally.add(usage)
+            spent = run.tally.spent()
+            if spent is not None:
+                amount, limit, unit = spent
+                run.end(killed("budget", f"{amount:g} {unit} are more than the budget of {limit:g}"))
+            run = run.session.owner
+        tree = self.session.tree
+        tree.add(usage)
+        spent = tree.spent()
+        if spent is not None:
+            amount, limit, unit = spent
+            self.end(killed("budget", f"the whole tree used {amount:g} of {limit:g} {unit}"))
+
+    def _touched(self, touched: Touched) -> None:
+        if not touched.ok:
+            return
+        path = os.path.realpath(Path(self.packet.cwd, touched.path))
+        if not self.may_touch(path):
+            self.dropped_files += 1
+            return
+        provenance: Provenance = "read" if touched.mode == "read" else "changed"
+        self.remember_file(path, "observed" if touched.observed else provenance)
+        event = self.backstage.event("session:sub_agent_progress", self, path=path, provenance=self.files[path])
+        # Recorded, so that even a run that dies with its host hands over what it touched.
+        self.backstage.store.transaction(RecordEvent(event))
+        self.backstage.bus.emit(event)
+
+    def may_touch(self, path: str) -> bool:
+        """Whether a canonical path is below the run's cwd or workspace."""
+        # Both were made canonical when the session was opened and the packet assembled.
+        roots = self.packet.cwd, self.packet.workspace_dir
+        return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+    def remember_file(self, path: str, provenance: Provenance) -> None:
+        """The last touched ends last; once changed, a file stays changed."""
+        if self.files.pop(path, None) == "changed":
+            provenance = "changed"
+        self.files[path] = provenance
+
+    def inherit_files(self, files: Iterable[RecentFile]) -> None:
+        """What a child of this run touched, this run touched."""
+        for file in files:
+            self.remember_file(file.path, file.provenance)
+
+    def _noted(self, event: Noted) -> None:
+        self.backstage.emit("session:sub_agent_progress", self, text=event.text)
+        if self.heard_at - self._noted_at >= _PROGRESS_EVERY:
+            self._noted_at = self.heard_at
+            now = self.backstage.now()
+            self.backstage.store.transaction(Progress(self.packet.run_id, now, self.generation, self.usage, self.steps))
+
+    # -- what others want of it -----------------------------------------------------------------------
+
+    def end(self, ending: Ending) -> bool:
+        """End the run from outside of its own task; answers whether this was the end."""
+        if not self.claim(ending):
+            return False
+        if self.durable:  # else its own task sees the end as soon as its acceptance is decided
+            self.session.see_out(self)
+        return True
+
+    def steer(self, message: str) -> None:
+        """Give the run a new instruction; it is part of its history."""
+        self._instructions.append(message)
+        self.append(Turn("user", message))
+
+    def take_instructions(self) -> list[str]:
+        """What was said to it since the last call."""
+        taken, self._instructions = self._instructions, []
+        return taken
+
+    def own_session(self) -> SessionActor:
+        """The session under which this run's own children live; made when the first one is wanted."""
+        if self.nested is None:
+            self.nested = self.session.nest(self)
+        return self.nested
+
+    def quiet_until(self) -> float | None:
+        """When silence becomes a timeout, by what the run is doing; None when it does not."""
+        if self.asking or self.ending is not None:
+            return None
+        if self.tools:
+            limits = [until for until in self.tools.values() if until is not None]
+            return min(limits) if limits else None
+        packet = self.packet
+        limit = packet.idle_timeout_ms
+        if not self.spoke:
+            limit = packet.first_token_timeout_ms or limit
+        return None if limit is None else self.heard_at + limit / 1000
+
+
+# Any: each takes the events of its own kind, which the dictionary's key guarantees.
+_TAKERS: dict[type, Callable[[LiveRun, Any], None]] = {
+    TextDelta: LiveRun._drafted,  # noqa: SLF001 - this very class
+    Said: LiveRun._said,  # noqa: SLF001
+    UsageReport: LiveRun._consumed,  # noqa: SLF001
+    Touched: LiveRun._touched,  # noqa: SLF001
+    ToolStarted: LiveRun._tool_started,  # noqa: SLF001
+    ToolEnded: LiveRun._tool_ended,  # noqa: SLF001
+    Asking: LiveRun._asked,  # noqa: SLF001
+    Noted: LiveRun._noted,  # noqa: SLF001
+}

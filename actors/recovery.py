@@ -1,0 +1,179 @@
+"""After a crash: every run of a dead host is finished, taken up again, or queued again; nothing is forgotten."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+from understudy.actors.delivery import bring, bury
+from understudy.actors.endings import ghost
+from understudy.actors.host import surely_dead
+from understudy.actors.live_run import LiveRun
+from understudy.persistence.operations import FinishRun, HostStopped, RestartRun
+from understudy.persistence.redaction import REDACTED
+from understudy.protocol import RecentFile, SubAgentResult
+from understudy.protocol.condense import condense
+
+if TYPE_CHECKING:
+    from understudy.actors.backstage import Backstage
+    from understudy.actors.session import SessionActor
+    from understudy.persistence import RunRecord
+    from understudy.protocol import SessionKey
+
+logger = logging.getLogger("understudy")
+
+Fate = Literal["queued", "resumes", "interrupted", "vanished"]
+
+
+def stale_before(backstage: Backstage) -> int:
+    """A host last heard of before this is taken for dead."""
+    config = backstage.config
+    return backstage.now() - max(config.ghost_grace_ms, 3 * config.ghost_sweep_interval_ms)
+
+
+async def sign_off_the_dead(backstage: Backstage) -> None:
+    """Hosts that died without a word hold nothing any more."""
+    for host in backstage.store.hosts.running():
+        if host.host == backstage.host:
+            continue
+        if surely_dead(host) or host.heartbeat_at < stale_before(backstage):
+            await backstage.store.transaction(HostStopped(host.host, backstage.now()))
+            logger.info("host %s (pid %s) is dead", host.host, host.pid)
+
+
+def in_need(backstage: Backstage) -> set[SessionKey]:
+    """The host's sessions that have something to be recovered: unfinished runs of dead hosts, or waiting results."""
+    store = backstage.store
+    keys = {run.root_session_key for run in store.runs.abandoned(stale_before=stale_before(backstage))}
+    for entry in store.outbox.undelivered():
+        session = store.sessions.get(entry.session_key)
+        if session is not None:
+            keys.add(session.root_session_key)
+    return {key for key in keys if key not in backstage.sessions}
+
+
+def fate(record: RunRecord, backstage: Backstage) -> Fate:
+    """What becomes of an unfinished run whose host is gone."""
+    facts, packet, config = record.facts, record.packet, backstage.config
+    if facts.started_at is None:
+        return "queued" if record.queued_at is not None else "vanished"
+    if packet.restart != "resume" or facts.cancel_requested_at is not None:
+        return "interrupted"
+    now = backstage.now()
+    restarts = facts.generation - 1
+    last = record.restarted_at or facts.started_at
+    too_often = restarts >= config.max_restarts and now - last < config.restart_window_ms
+    out_of_time = facts.deadline_at is not None and facts.deadline_at <= now
+    # A secret that was redacted on write is gone: the child cannot be given what it had.
+    unarmed = any(REDACTED in value for value in packet.env.values())
+    able = packet.runner in backstage.runners and packet.depth < config.max_spawn_depth
+    return "interrupted" if too_often or out_of_time or unarmed or not able else "resumes"
+
+
+async def recover(session: SessionActor) -> None:
+    """Bring everything below an opened session to where it belongs."""
+    backstage = session.backstage
+    records = backstage.store.runs.children(session.key, unfinished=True)
+    for record in records:
+        if record.run_id in backstage.live:
+            continue
+        what = fate(record, backstage)
+        if what in {"queued", "resumes"} and await _take_over(session, record, queued=what == "queued"):
+            continue
+        await _end_all(session, record)
+
+
+async def deliver_waiting(session: SessionActor) -> None:
+    """Results that a dead host had committed and not delivered."""
+    store = session.backstage.store
+    for entry in store.outbox.undelivered():
+        record, result = store.runs.get(entry.run_id), store.runs.result(entry.run_id)
+        if record is None or result is None or record.root_session_key != session.root_key:
+            continue
+        home = session.backstage.sessions.get(entry.session_key, session)
+        await bring(home.living(), result, announce=record.announce)
+
+
+async def bury_orphans(backstage: Backstage, key: SessionKey) -> None:
+    """Results for a session that was closed for good: nobody is left to take them."""
+    for entry in backstage.store.outbox.undelivered(key):
+        result = backstage.store.runs.result(entry.run_id)
+        if result is not None:
+            await bury(backstage, key, result, "its session was closed for good before the result arrived")
+
+
+async def _take_over(session: SessionActor, record: RunRecord, *, queued: bool) -> bool:
+    """The run lives on in this process, as a new generation; its deadline, budget and lineage stay."""
+    backstage = session.backstage
+    generation = record.facts.generation + 1
+    take = RestartRun(record.run_id, max(backstage.now(), record.facts.accepted_at), backstage.host, generation)
+    (taken,) = await backstage.store.transaction(take)
+    if not taken:
+        return False
+    packet, facts = record.packet, record.facts
+    if facts.deadline_at is not None:
+        packet = packet.model_copy(update={"deadline_at": facts.deadline_at})
+    run = LiveRun(packet, session, now=facts.accepted_at)
+    run.durable = True
+    run.generation = generation
+    run.announce, run.is_follow_up = record.announce, record.is_follow_up
+    run.started_at = facts.started_at
+    run.usage, run.steps = record.usage, record.steps
+    run.tally.add(backstage.store.runs.usage_below(packet.session_key) + record.usage)
+    run.inherit_files(_touched(backstage, record))
+    run.history = tuple(stored.turn for stored in backstage.store.transcripts.turns(packet.session_key))
+    if not queued:
+        await recover_below(run)
+    session.begin(run, queued=queued)
+    return True
+
+
+async def recover_below(run: LiveRun) -> None:
+    """The children of a run that is taken up: their ends are waiting for it when it begins."""
+    store = run.backstage.store
+    if store.runs.children(run.packet.session_key, unfinished=True):
+        await recover(run.own_session())
+
+
+async def _end_all(session: SessionActor, record: RunRecord) -> None:
+    """An interrupted run and everything below it end here, deepest first."""
+    backstage = session.backstage
+    for below in backstage.store.runs.children(record.session_key, unfinished=True):
+        await _end_all(session, below)
+    packet, facts = record.packet, record.facts
+    now = max(backstage.now(), facts.accepted_at, facts.started_at or 0, facts.last_progress_at or 0)
+    ending = ghost("host_lost", f"its host {record.host} stopped without bringing it to an end")
+    said = [t.turn.text for t in backstage.store.transcripts.turns(record.session_key) if t.turn.role == "assistant"]
+    full = said[-1] if said else ""
+    output, condensation = condense(full, backstage.config.max_result_tokens)
+    result = SubAgentResult(
+        run_id=record.run_id,
+        generation=facts.generation,
+        session_key=record.session_key,
+        parent_session_key=record.parent_session_key,
+        label=record.label,
+        end_reason=ending.reason,
+        failure=ending.failure,
+        partial=bool(output.strip()),
+        output=output,
+        condensation=condensation,
+        recent_files=_touched(backstage, record),
+        usage=record.usage,
+        steps=record.steps,
+        runtime_ms=0 if facts.started_at is None else now - facts.started_at,
+        kept=packet.cleanup == "keep",
+        is_follow_up=record.is_follow_up,
+    )
+    finish = FinishRun(result, now, full_output=None if output == full else full, deliver_to=session.key)
+    await backstage.store.transaction(finish, point="terminal")
+
+
+def _touched(backstage: Backstage, record: RunRecord) -> tuple[RecentFile, ...]:
+    """The files a run had reported before its host died, in touch order."""
+    files: dict[str, RecentFile] = {}
+    for event in backstage.store.runs.events(record.run_id):
+        path = event.data.get("path")
+        if isinstance(path, str):
+            files.pop(path, None)
+            files[path] = RecentFile.model_validate({"path": path, "provenance": event.data.get("provenance")})
+    return tuple(files.values())

@@ -1,0 +1,406 @@
+"""The session: it lets spawns in, knows its children, and takes their results in."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pykka import ActorDeadError
+
+from understudy.actors import control
+from understudy.actors._kernel.actor import LoopActor
+from understudy.actors._kernel.loop import actor_of, mailbox_of
+from understudy.actors.admission import Standing, admit
+from understudy.actors.announcing import Announcer
+from understudy.actors.conclusion import conclude
+from understudy.actors.delivery import bring
+from understudy.actors.endings import killed
+from understudy.actors.errors import SessionClosedError, UnknownRunError
+from understudy.actors.idempotency import SeenKeys
+from understudy.actors.live_run import LiveRun
+from understudy.actors.packets import assemble, child_prefix
+from understudy.actors.roster import Roster
+from understudy.actors.sub_agent import SubAgentActor
+from understudy.persistence import StoreError
+from understudy.persistence.operations import CompleteSession, MergeResult, ReleaseSession
+from understudy.protocol import (
+    Accepted,
+    Event,
+    Kill,
+    Rejection,
+    Release,
+    RunId,
+    SessionKey,
+    Spawn,
+    SpawnRejected,
+    Steer,
+    SubAgentResult,
+    WorkingContext,
+    parse_message,
+)
+from understudy.protocol.model import Turn
+from understudy.protocol.narrative import narrate
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from pykka import Future
+
+    from understudy.actors.backstage import Backstage
+    from understudy.actors.endings import Ending
+    from understudy.actors.tree import Tally
+    from understudy.persistence.operations import Visibility
+    from understudy.protocol.events import EventName, EventValue
+    from understudy.protocol.spawn import ReplyTo
+
+    Replies = Sequence[tuple[Future[Any], bool]]
+
+logger = logging.getLogger("understudy")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session works and as whom."""
+
+    agent_id: str
+    visibility: Visibility
+    workspace_dir: str
+    cwd: str
+    runner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A spawn from our own side of the house: answered with the run itself, or its id if it is over."""
+
+    spawn: Spawn
+    announce: bool = False
+
+
+class SessionActor(LoopActor):
+    """A session and its children. Nothing in its mailbox ever waits, so that results always get through."""
+
+    def __init__(
+        self, backstage: Backstage, key: SessionKey, place: Place, context: WorkingContext, tree: Tally
+    ) -> None:
+        super().__init__()
+        self.backstage = backstage
+        self.key = key
+        self.place = place
+        self.context = context
+        """What the parent keeps in view."""
+        self.tree = tree
+        """What the whole tree has consumed."""
+        self.owner: LiveRun | None = None
+        """The run whose session this is; none for a session of the host's."""
+        self.depth = 0
+        self.root_key = key
+        self.child_prefix = child_prefix(place.agent_id)
+        self.roster = Roster(backstage)
+        self.fostered: dict[SessionActor, None] = {}
+        """Sessions of children that have finished while their own children still work."""
+        self.stuck: set[RunId] = set()
+        """Results that could not be delivered."""
+        self.announcer = Announcer(self)
+        self.sealed = False
+        """Whether it is over: results that would come here go to whoever is above."""
+        self._closing = False
+        self._seen = SeenKeys(backstage.store, key)
+
+    # -- messages -------------------------------------------------------------------------------------
+
+    def on_receive(self, message: Any) -> Any:
+        """Everything a session understands."""
+        if isinstance(message, Request):
+            return self._spawn(message.spawn, announce=message.announce, wants_run=True)
+        known = parse_message(message)
+        if isinstance(known, Spawn):
+            return self._spawn(known, announce=bool(known.announce), wants_run=False)
+        if isinstance(known, Kill):
+            return self._later(control.kill(self, known.run_id, known.reason))
+        if isinstance(known, Steer):
+            return control.steer(self, known.run_id, known.message)
+        if isinstance(known, Release):
+            return self._later(control.release(self, known.session_key))
+        if isinstance(known, SubAgentResult):
+            return self._later(self._redeliver(known))
+        raise TypeError(f"{type(known).__name__} is not understood by this session")
+
+    def _later(self, work: Coroutine[Any, Any, object]) -> None:
+        """Answer when ``work`` is done, and handle other messages meanwhile."""
+        reply = self.take_reply()
+
+        async def answer() -> None:
+            try:
+                value = await work
+            except Exception as error:  # noqa: BLE001 - goes to whoever asked
+                if reply is None:
+                    logger.warning("%s could not do what it was told: %s", self.key, error)
+                else:
+                    reply.set_exception((type(error), error, error.__traceback__))
+            else:
+                if reply is not None:
+                    reply.set(value)
+
+        self.backstage.task(answer())
+
+    # -- the way of one spawn -------------------------------------------------------------------------
+
+    async def spawn(self, spawn: Spawn, *, announce: bool = False) -> LiveRun | RunId:
+        """Admit, make durable, start; gives the run once it is accepted."""
+        accepted: LiveRun | RunId = await self.actor_ref.ask(Request(spawn, announce), block=False)
+        return accepted
+
+    def _spawn(self, spawn: Spawn, *, announce: bool, wants_run: bool) -> None:
+        if self._closing:
+            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
+        reply = self.take_reply()
+        replies = [] if reply is None else [(reply, wants_run)]
+        known = self._seen.find(spawn)
+        if known is not None:
+            self._answer_known(known, replies, spawn.reply_to)
+            return
+        verdict = admit(spawn, self._standing(spawn))
+        now = self.backstage.now()
+        packet = verdict if isinstance(verdict, Rejection) else assemble(spawn, self, now=now)
+        if isinstance(packet, Rejection):
+            self.refuse(packet, replies, spawn.reply_to)
+            return
+        run = LiveRun(packet, self, now=now)
+        run.announce = announce and spawn.mode == "background"
+        run.replies += replies
+        run.reply_to = spawn.reply_to
+        self._seen.remember(run, spawn)
+        self.begin(run, queued=verdict == "queue")
+
+    def begin(self, run: LiveRun, *, queued: bool) -> None:
+        """Give the run its place and its actor, which does the rest."""
+        self.roster.enter(run, queued=queued)
+        if queued:
+            self.backstage.watchdog.watch_queued(run)
+        self.backstage.kernel.start(SubAgentActor, run)
+
+    def _standing(self, spawn: Spawn) -> Standing:
+        tallies = [self.tree]
+        run = self.owner
+        while run is not None:
+            tallies.append(run.tally)
+            run = run.session.owner
+        backstage, roster = self.backstage, self.roster
+        return Standing(
+            config=backstage.config,
+            depth=self.depth,
+            runner=spawn.runner or self.place.runner,
+            runners=backstage.runners,
+            tallies=tuple(tallies),
+            running=roster.running,
+            running_in_total=backstage.running,
+            queued=len(roster.queue),
+            undelivered=len(self.stuck),
+        )
+
+    def _answer_known(self, known: LiveRun | RunId | Rejection, replies: Replies, reply_to: ReplyTo | None) -> None:
+        if isinstance(known, Rejection):
+            self.refuse(known, replies, reply_to)
+        elif isinstance(known, LiveRun) and not known.durable:
+            known.replies += replies  # they are told together with the first
+        else:
+            self.answer_duplicate(known, replies)
+
+    def answer_duplicate(self, known: LiveRun | RunId, replies: Replies) -> None:
+        """Tell who asked again which run it is."""
+        run_id = known.packet.run_id if isinstance(known, LiveRun) else known
+        for reply, wants_run in replies:
+            if wants_run:
+                reply.set(known)
+            else:
+                key = f"{self.child_prefix}{run_id}"
+                reply.set(Accepted(run_id=run_id, session_key=SessionKey(key), duplicate=True))
+
+    def refuse(self, rejection: Rejection, replies: Replies, reply_to: ReplyTo | None) -> None:
+        """Tell everybody concerned that nothing was begun."""
+        backstage = self.backstage
+        if backstage.bus.subscriptions:
+            owner = None if self.owner is None else self.owner.packet.run_id
+            data: dict[str, EventValue] = {"reason": rejection.reason, "message": rejection.message}
+            name: EventName = "session:sub_agent_spawn_rejected"
+            backstage.bus.emit(Event(name, backstage.now(), self.key, None, owner, self.depth + 1, data))
+        for reply, _ in replies:
+            reply.set_exception((SpawnRejected, SpawnRejected(rejection), None))
+        if reply_to is not None:
+            try:
+                reply_to.tell(rejection)
+            except ActorDeadError:
+                logger.warning("nobody is left to hear that %s refused a spawn: %s", self.key, rejection.message)
+
+    def forget(self, run: LiveRun, why: Exception) -> None:
+        """A spawn that was not accepted: as if it had never been."""
+        self.roster.leave(run)
+        self._seen.forget(run)
+        self.roster.unsettled.pop(run.packet.run_id, None)
+        run.settled.set_exception((type(why), why, None))
+
+    # -- the end of a run -----------------------------------------------------------------------------
+
+    def see_out(self, run: LiveRun) -> None:
+        """A run was ended from outside: stop what it does, and bring it to its result."""
+        run.seen_out = True
+        if run.actor is not None:
+            self.backstage.kernel.cancel(run.actor)
+        self.backstage.task(conclude(run))
+
+    def ended(self, run: LiveRun) -> None:
+        """The run's end is committed: its slot is free."""
+        self.roster.leave(run)
+        self._seen.forget(run)
+
+    async def merge(self, result: SubAgentResult) -> bool:
+        """Working context, narrative turn and acknowledgement in one transaction; False if it was done before."""
+        store = self.backstage.store
+        # In memory first: several results on their way at once each build on the one before.
+        self.context = context = self.context.merge([file.path for file in result.recent_files])
+        note = Turn("user", narrate(result, tag_prefix=self.backstage.config.result_tag_prefix))
+        merge = MergeResult(result.run_id, self.key, self.backstage.now(), result.generation, context, (note,))
+        try:
+            (merged,) = await store.transaction(merge, point="merge")
+        except StoreError:
+            raise
+        except Exception as error:
+            # A commit hook may raise anything, before the commit or after it.
+            record = store.runs.get(result.run_id)
+            if record is None or record.facts.delivered_at is None:
+                raise StoreError(f"run {result.run_id} was not merged: {error}") from error
+            merged = True
+        if self.owner is not None:
+            self.owner.inherit_files(result.recent_files)
+        return bool(merged)
+
+    def delivered(self, result: SubAgentResult, *, announce: bool) -> None:
+        """A result was merged just now."""
+        self.stuck.discard(result.run_id)
+        self.backstage.archivist.expect()
+        self.backstage.emit_about(result, "session:sub_agent_delivered", self.key)
+        if announce:
+            self.announcer.add(result)
+
+    def settle(self, run: LiveRun, result: SubAgentResult | StoreError) -> None:
+        """Everybody who waits for the run gets its result, or learns that it could not be stored."""
+        self.roster.unsettled.pop(run.packet.run_id, None)
+        if isinstance(result, SubAgentResult):
+            run.settled.set(result)
+        else:
+            run.settled.set_exception((type(result), result, None))
+        self._leave_if_done()
+
+    async def _redeliver(self, result: SubAgentResult) -> None:
+        """A result told from outside is only a reminder: what counts is what the store has."""
+        stored = self.backstage.store.runs.result(result.run_id)
+        if stored is None or stored.parent_session_key != self.key:
+            raise UnknownRunError(f"run {result.run_id} is not one of session {self.key}'s")
+        await bring(self, stored, announce=False)
+
+    # -- those above and below ------------------------------------------------------------------------
+
+    def nest(self, run: LiveRun) -> SessionActor:
+        """The session of one of the children, under which its own children live."""
+        packet = run.packet
+        place = Place(packet.agent_id, self.place.visibility, packet.workspace_dir, packet.cwd, packet.runner)
+        context = WorkingContext(project_dir=packet.cwd, max_files=self.backstage.config.recent_files_max)
+        nested = actor_of(
+            self.backstage.kernel.start(NestedSession, self.backstage, packet.session_key, place, context, self.tree)
+        )
+        nested.owner, nested.depth, nested.root_key = run, packet.depth, packet.root_session_key
+        self.backstage.sessions[packet.session_key] = nested
+        return nested
+
+    def living(self) -> SessionActor:
+        """This session, or the nearest above it that is not over; the host's own comes last."""
+        session = self
+        while session.sealed and session.owner is not None:
+            session = session.owner.session
+        return session
+
+    def seal(self) -> None:
+        """The owner's result is being made: from now on results go to whoever is above."""
+        assert self.owner is not None
+        self.sealed = self._closing = True
+        if self.roster.unsettled or self.fostered:
+            self.owner.session.fostered[self] = None
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if self.sealed and self.owner is not None and not self.roster.unsettled and not self.fostered:
+            above = self.owner.session
+            above.fostered.pop(self, None)
+            self.backstage.sessions.pop(self.key, None)
+            self._part()
+            above._leave_if_done()  # noqa: SLF001 - the same class
+
+    # -- closing --------------------------------------------------------------------------------------
+
+    async def end_children(self, ending: Ending) -> None:
+        """End everything below, and wait until all of it has settled."""
+        waiting = list(self.roster.unsettled.values())
+        for run in waiting:
+            run.end(ending)
+        for nested in tuple(self.fostered):
+            await nested.end_children(ending)
+        for run in waiting:
+            await control.settled(run)
+
+    async def shut(self, kind: Literal["parent_stopped", "host_stopped"]) -> None:
+        """Stop the whole subtree, its queue included, and let the session go."""
+        if self._closing:
+            return
+        self._closing = True
+        if kind == "host_stopped":
+            await self._interrupt_resumable()
+        words = "its session was closed" if kind == "parent_stopped" else "the host stopped"
+        await self.end_children(killed(kind, words))
+        self.sealed = True
+        store, now = self.backstage.store, self.backstage.now()
+        goodbye: list[CompleteSession | ReleaseSession] = [ReleaseSession(self.key, self.backstage.host)]
+        if kind == "parent_stopped":
+            goodbye.append(CompleteSession(self.key, now))
+        try:
+            await store.transaction(*goodbye)
+        except StoreError:
+            logger.warning("session %s could not be signed off; its host will be", self.key, exc_info=True)
+        self.backstage.sessions.pop(self.key, None)
+        self._part()
+
+    async def _interrupt_resumable(self) -> None:
+        """Runs that may resume are left without an end: the next start takes them up."""
+        stopped = killed("host_stopped", "the host stopped")
+        for run in tuple(self.roster.unfinished.values()):
+            if run.packet.restart == "resume" and run.durable and run.claim(stopped):
+                run.seen_out = True
+                if run.actor is not None:
+                    self.backstage.kernel.cancel(run.actor)
+                if run.nested is not None:
+                    await run.nested.end_children(stopped)
+                    run.nested.seal()
+                self.ended(run)
+                self.settle(run, StoreError(f"run {run.packet.run_id} was interrupted and resumes at the next start"))
+
+    def _stop(self) -> None:
+        """Close the session first, when pykka stops the actor; who asked hears when that is done."""
+        reply = self.take_reply()
+
+        async def close() -> None:
+            await self.shut("parent_stopped")
+            if reply is not None:
+                reply.set(None)
+
+        self.backstage.task(close())
+
+    def _part(self) -> None:
+        self.leave("stopped")
+        mailbox_of(self).rouse()
+
+
+class NestedSession(SessionActor):
+    """The session of a sub-agent: found through its run, not through pykka's registry."""
+
+    registered = False
