@@ -5,6 +5,7 @@ from understudy.actors.testing.gate import Gate
 from understudy.actors.testing.manual_clock import ClockStuckError, ManualClock
 from understudy.actors.testing.probe import Probe
 from understudy.actors.testing.scripted_model import ScriptedModel, ScriptExhaustedError
+from understudy.actors.testing.scripted_runner import ScriptedRunner
 
 __all__ = [
     "ClockStuckError",
@@ -15,4 +16,5 @@ __all__ = [
     "Probe",
     "ScriptExhaustedError",
     "ScriptedModel",
+    "ScriptedRunner",
 ]

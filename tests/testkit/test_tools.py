@@ -10,13 +10,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from understudy.actors.testing import CrashPoint, CrashPointError, Probe, ScriptedModel, ScriptExhaustedError
-from understudy.protocol import Usage
+from understudy.actors import Runtime
+from understudy.actors.testing import (
+    CrashPoint,
+    CrashPointError,
+    Probe,
+    ScriptedModel,
+    ScriptedRunner,
+    ScriptExhaustedError,
+)
+from understudy.protocol import EndReason, Spawn, Usage
 from understudy.protocol.model import ModelRequest, TextDelta, ToolCall, Turn, UsageReport
+from understudy.protocol.runner import Final, Said, Touched
 
 if TYPE_CHECKING:
-    from understudy.actors import Runtime
+    from pathlib import Path
+
+    from understudy.actors.runners import RunContext
     from understudy.actors.testing import ManualClock
+    from understudy.actors.testing.scripted_runner import RunnerStep
+    from understudy.protocol import SpawnPacket
     from understudy.protocol.model import ModelEvent
 
 REQUEST = ModelRequest(turns=(Turn("user", "hello"),))
@@ -66,6 +79,32 @@ def test_a_scripted_model_can_hang_until_its_gate_opens(manual_clock: ManualCloc
         return seen
 
     assert asyncio.run(watch()) == ["a", "b"]
+
+
+def test_a_scripted_runner_tells_waits_calls_and_fails_as_it_is_written(
+    manual_clock: ManualClock, tmp_path: Path
+) -> None:
+    """Every run goes through the script from its beginning; a step may be decided when its turn comes."""
+    gate = manual_clock.gate()
+
+    def decide(packet: SpawnPacket, _context: RunContext) -> RunnerStep | None:
+        return ValueError("not this one") if packet.task == "second" else None
+
+    runner = ScriptedRunner([Touched("a.py"), gate, Said(Turn("assistant", "half")), decide, Final("whole")])
+    with Runtime(clock=manual_clock, runners={"default": runner}) as runtime:
+        session = runtime.session("agent:atlas:main", workspace=tmp_path)
+        handles = [session.spawn(Spawn(task=task)) for task in ("first", "second")]
+        manual_clock.run_until_idle()
+        assert [child.steps for child in session.children()] == [0, 0]
+        gate.open()
+        whole, broken = [handle.result(timeout=30) for handle in handles]
+        assert (whole.end_reason, whole.output, [file.path for file in whole.recent_files]) == (
+            EndReason.COMPLETED,
+            "whole",
+            [str(tmp_path / "a.py")],
+        )
+        assert (broken.end_reason, broken.output, broken.partial) == (EndReason.FAILED, "half", True)
+        assert [packet.task for packet in runner.packets] == ["first", "second"]
 
 
 def test_a_crash_point_strikes_once_at_its_own_point_and_hit() -> None:
