@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import threading
 from collections import deque
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from pykka import ActorDeadError
 
 from understudy.actors._kernel.exits import DeadLetter
 from understudy.actors._kernel.future import ACTOR_LOOPS, on_actor_loop
@@ -133,7 +136,8 @@ class ActorLoop:
     async def stop(self, actor: LoopActor, *, grace: float = DEFAULT_GRACE) -> None:
         """Ask, wait, cancel, wait, abandon: when this returns the actor has left and its parent knows."""
         mailbox = mailbox_of(actor)
-        actor.stop()
+        with contextlib.suppress(ActorDeadError):  # it is leaving already
+            actor.stop()
         if await self._left(mailbox, grace):
             return
         self.cancel(actor)
