@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from understudy.actors._core import Core
@@ -30,7 +31,10 @@ class Runtime(Core):
         'done: count the lines'
     """
 
+    _closed = False
+
     def __enter__(self) -> Self:
+        self._closing = threading.Lock()
         self._kernel.run_in_thread()
         try:
             self._kernel.run_from_thread(self.begin())
@@ -46,10 +50,13 @@ class Runtime(Core):
         self.close()
 
     def close(self, *, grace: float = DEFAULT_GRACE) -> None:
-        """Stop everything this runtime started: asked first, cancelled after ``grace`` seconds."""
-        self._kernel.run_from_thread(self.end(grace))
-        self._kernel.join()
-        self.store.close()
+        """Stop everything this runtime started: asked first, cancelled after ``grace`` seconds. Once is enough."""
+        with self._closing:
+            if not self._closed:
+                self._kernel.run_from_thread(self.end(grace))
+                self._kernel.join()
+                self.store.close()
+                self._closed = True
 
     def session(self, key: str, **options: Any) -> Session:
         """Create a session, or restore it from the store with everything that belongs to it.
@@ -81,7 +88,10 @@ class Runtime(Core):
 class AsyncRuntime(Core):
     """The same on the host's own event loop; await what `Runtime` blocks for."""
 
+    _closed = False
+
     async def __aenter__(self) -> Self:
+        self._closing = asyncio.Lock()
         self._kernel.run_here()
         try:
             await self.begin()
@@ -96,9 +106,12 @@ class AsyncRuntime(Core):
         await self.close()
 
     async def close(self, *, grace: float = DEFAULT_GRACE) -> None:
-        """Stop everything this runtime started: asked first, cancelled after ``grace`` seconds."""
-        await self.end(grace)
-        await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+        """Stop everything this runtime started: asked first, cancelled after ``grace`` seconds. Once is enough."""
+        async with self._closing:
+            if not self._closed:
+                await self.end(grace)
+                await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+                self._closed = True
 
     async def session(self, key: str, **options: Any) -> AsyncSession:
         """Create a session, or restore it from the store with everything that belongs to it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,6 +107,7 @@ class SessionActor(LoopActor):
         self.sealed = False
         """Whether it is over: results that would come here go to whoever is above."""
         self._closing = False
+        self._shutting: asyncio.Task[None] | None = None
         self._seen = SeenKeys(backstage.store, key)
 
     # -- messages -------------------------------------------------------------------------------------
@@ -351,9 +353,15 @@ class SessionActor(LoopActor):
 
     async def shut(self, kind: Literal["parent_stopped", "host_stopped"]) -> None:
         """Stop the whole subtree, its queue included, and let the session go."""
-        if self._closing:
-            return
-        self._closing = True
+        if self._shutting is None:
+            if self._closing:
+                return  # sealed: whoever is above sees to the rest
+            self._closing = True
+            self._shutting = self.backstage.task(self._shut(kind))
+        # The second to come waits for the first; and who gives up waiting leaves no session half closed.
+        await asyncio.shield(self._shutting)
+
+    async def _shut(self, kind: Literal["parent_stopped", "host_stopped"]) -> None:
         if kind == "host_stopped":
             await self._interrupt_resumable()
         words = "its session was closed" if kind == "parent_stopped" else "the host stopped"
