@@ -1,4 +1,8 @@
-"""Carrying out what concerns runs, their results and their delivery."""
+"""Carrying out what concerns runs, their results and their delivery.
+
+A wall clock may be set back while a run lives. Each time is therefore written as at least the time of the fact
+before it: a run's facts stay in the order in which they happened, and can be believed when they are loaded.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,7 @@ def start_run(work: Round, items: list[Item[op.StartRun]]) -> None:
     started = work.bulk(
         """
         WITH given (run_id, generation, at, host, deadline_at) AS (VALUES {rows})
-        UPDATE runs SET started_at = given.at, host = given.host,
+        UPDATE runs SET started_at = max(given.at, runs.accepted_at), host = given.host,
                deadline_at = coalesce(given.deadline_at, runs.deadline_at)
         FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
                      AND runs.started_at IS NULL AND runs.ended_at IS NULL
@@ -92,7 +96,7 @@ def progress(work: Round, items: list[Item[op.Progress]]) -> None:
     work.bulk(
         """
         WITH given (run_id, generation, at, input_tokens, output_tokens, cost_usd, steps) AS (VALUES {rows})
-        UPDATE runs SET last_progress_at = max(given.at, coalesce(runs.last_progress_at, given.at)),
+        UPDATE runs SET last_progress_at = max(given.at, coalesce(runs.last_progress_at, runs.started_at)),
                input_tokens = coalesce(given.input_tokens, runs.input_tokens),
                output_tokens = coalesce(given.output_tokens, runs.output_tokens),
                cost_usd = coalesce(given.cost_usd, runs.cost_usd),
@@ -134,9 +138,10 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
         """
         WITH given (run_id, generation, at, end_reason, failure, partial,
                     input_tokens, output_tokens, cost_usd, steps) AS (VALUES {rows})
-        UPDATE runs SET ended_at = given.at, end_reason = given.end_reason, failure = given.failure,
-               partial = given.partial, input_tokens = given.input_tokens,
-               output_tokens = given.output_tokens, cost_usd = given.cost_usd, steps = given.steps
+        UPDATE runs SET ended_at = max(given.at, coalesce(runs.last_progress_at, runs.started_at, runs.accepted_at)),
+               end_reason = given.end_reason, failure = given.failure, partial = given.partial,
+               input_tokens = given.input_tokens, output_tokens = given.output_tokens,
+               cost_usd = given.cost_usd, steps = given.steps
         FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
                      AND runs.ended_at IS NULL
         RETURNING runs.run_id, runs.id
@@ -184,7 +189,7 @@ def merge_result(work: Round, items: list[Item[op.MergeResult]]) -> None:
     merged = work.bulk(
         """
         WITH given (run_id, generation, at) AS (VALUES {rows})
-        UPDATE runs SET delivered_at = given.at
+        UPDATE runs SET delivered_at = max(given.at, runs.ended_at)
         FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
                      AND runs.ended_at IS NOT NULL AND runs.delivered_at IS NULL
         RETURNING runs.run_id, runs.id, runs.delivered_at
@@ -306,7 +311,8 @@ def mark_swept(work: Round, items: list[Item[op.MarkSwept]]) -> None:
         new = item.operation
         swept = work.cursor.execute(
             """
-            UPDATE runs SET swept_at = ? WHERE run_id = ? AND delivered_at IS NOT NULL AND swept_at IS NULL
+            UPDATE runs SET swept_at = max(?, ended_at)
+            WHERE run_id = ? AND delivered_at IS NOT NULL AND swept_at IS NULL
             RETURNING id, session_key, json_extract(packet, '$.cleanup')
             """,
             (new.at, new.run_id),
