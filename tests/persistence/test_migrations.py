@@ -61,6 +61,15 @@ class TestForward:
             assert store.problems() == []
         assert query(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
 
+    @pytest.mark.parametrize("stored", STORED, ids=lambda file: file.stem)
+    def test_a_file_brought_forward_is_like_a_new_one(self, stored: Path, path: Path, tmp_path: Path) -> None:
+        """Table for table and index for index; so no released step can be edited afterwards either."""
+        shutil.copyfile(stored, path)
+        schema = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+        opened(path).close()
+        opened(tmp_path / "new.db").close()
+        assert query(path, schema) == query(tmp_path / "new.db", schema)
+
     def test_an_older_file_is_brought_forward(self, path: Path, given: Given) -> None:
         """A later version's step sees the rows of the one before it; the file then has the later version."""
         with opened(path) as store:
