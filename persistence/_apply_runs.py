@@ -6,9 +6,9 @@ before it: a run's facts stay in the order in which they happened, and can be be
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from understudy.persistence._storable import document, plain_document
 from understudy.persistence.errors import DuplicateRunError
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ def accept_run(work: Round, items: list[Item[op.AcceptRun]]) -> None:
         if new.idempotency_key is not None:
             _refuse_duplicate(work, new)
         packet = new.packet
-        document = packet.model_dump_json(exclude_none=True)
-        redacted = work.redactor.json(document)
+        written = document(packet)
+        redacted = work.redactor.json(written)
         # The label stands in the document too: where that is clean, so is the label.
-        label = packet.label if redacted == document else work.redactor.text(packet.label)
+        label = packet.label if redacted == written else work.redactor.text(packet.label)
         rows.append(
             (
                 *(packet.run_id, packet.session_key, packet.parent_session_key, packet.parent_run_id),
@@ -150,7 +150,7 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
         [
             (
                 *(end.run_id, end.generation, new.at, end.end_reason),
-                None if end.failure is None else redactor.json(end.failure.model_dump_json()),
+                None if end.failure is None else redactor.json(document(end.failure)),
                 *(end.partial, end.usage.input_tokens, end.usage.output_tokens, end.usage.cost_usd, end.steps),
             )
             for new, end in [(item.operation, item.operation.result) for item in items]
@@ -160,27 +160,27 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
     results, outbox = [], []
     for item in items:
         new, end = item.operation, item.operation.result
-        document = redactor.json(end.model_dump_json(exclude_none=True))
+        written = redactor.json(document(end))
         run = won.get(end.run_id)
         item.answer = run is not None
         if run is None:
-            _record_late(work, new, document)
+            _record_late(work, new, written)
             continue
         full = None if new.full_output is None else redactor.text(new.full_output)
-        results.append((run, end.generation, document, full))
+        results.append((run, end.generation, written, full))
         outbox.append((run, end.generation, new.deliver_to or end.parent_session_key, new.at))
     work.bulk("INSERT INTO results (run, generation, result, full_output) VALUES {rows}", "(?,?,?,?)", results)
     work.bulk("INSERT INTO outbox (run, generation, session_key, created_at) VALUES {rows}", "(?,?,?,?)", outbox)
 
 
-def _record_late(work: Round, new: op.FinishRun, document: str) -> None:
+def _record_late(work: Round, new: op.FinishRun, written: str) -> None:
     # An unknown run has no id: NOT NULL then refuses the row, and so the transaction.
     work.one(
         """
         INSERT INTO late_endings (run, generation, at, end_reason, result)
         VALUES ((SELECT id FROM runs WHERE run_id = ?), ?, ?, ?, ?)
         """,
-        (new.result.run_id, new.result.generation, new.at, new.result.end_reason, document),
+        (new.result.run_id, new.result.generation, new.at, new.result.end_reason, written),
     )
 
 
@@ -275,7 +275,7 @@ def record_event(work: Round, items: list[Item[op.RecordEvent]]) -> None:
         [
             (
                 *(event.at, event.name, event.session_key, event.run_id, event.parent_run_id, event.depth),
-                work.redactor.json(json.dumps(dict(event.data), ensure_ascii=False)),
+                work.redactor.json(plain_document(dict(event.data))),
             )
             for event in [item.operation.event for item in items]
         ],

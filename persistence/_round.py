@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from understudy.persistence import _bulk
+from understudy.persistence._storable import plain_document, storable
 from understudy.persistence.operations import Answer, Operation
 
 if TYPE_CHECKING:
@@ -63,14 +64,15 @@ class Round:
             calls = None
             if turn.tool_calls:
                 calls = self.redactor.json(
-                    json.dumps(
+                    plain_document(
                         [
                             {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
                             for call in turn.tool_calls
                         ]
                     )
                 )
-            row = (session_key, run_id, turn.role, text(turn.text), calls, turn.tool_call_id, at)
+            call_id = None if turn.tool_call_id is None else storable(turn.tool_call_id)
+            row = (session_key, run_id, turn.role, text(turn.text), calls, call_id, at)
             self._turns.append((order, row))
 
     def add_context(self, order: int, session_key: SessionKey, at: int, context: WorkingContext) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from understudy.persistence import DuplicateRunError, LateEnding, Store, StoreError
 from understudy.persistence.operations import (
+    AcceptRun,
+    AppendTurns,
     ClaimSession,
     CompleteSession,
     DeadLetter,
@@ -22,13 +24,15 @@ from understudy.persistence.operations import (
     MergeResult,
     OpenSession,
     Progress,
+    RecordEvent,
     ReleaseSession,
     ReplayDeadLetter,
     RequestCancel,
     RestartRun,
     StartRun,
 )
-from understudy.protocol import EndReason, RunFacts, Usage
+from understudy.protocol import EndReason, Event, Failure, RunFacts, Usage
+from understudy.protocol.model import ToolCall, Turn
 from understudy.protocol.run_facts import IllegalFactsError
 
 if TYPE_CHECKING:
@@ -315,6 +319,44 @@ class TestSessions:
         say(live, given.finish(2, EndReason.KILLED))
         assert say.store.runs.abandoned(stale_before=50) == []
         assert [found.run_id for found in say.store.runs.abandoned(stale_before=101)] == [given.run_id(1)]
+
+
+class TestUntrustedText:
+    """Half a surrogate pair, as a cut stream or a broken escape leaves it: UTF-8 has no bytes for it."""
+
+    broken = "emoji \ud83d, name \udcff"
+    mended = "emoji ?, name ?"
+
+    def test_a_run_ends_whatever_its_child_said(self, store: Store, given: Given) -> None:
+        """An end that cannot be written would be a result that is lost."""
+        failure = Failure(kind="runner_crash", message=self.broken)
+        said = given.result(1, EndReason.FAILED, output=self.broken).model_copy(update={"failure": failure})
+        store.transaction(*given.until("terminal", 1)).result(10)
+        assert store.transaction(FinishRun(said, 1002, full_output=self.broken)).result(10) == (True,)
+        assert store.transaction(FinishRun(said, 1003)).result(10) == (False,)
+        result, end = store.runs.result(given.run_id(1)), facts(store, given)
+        assert result is not None
+        assert end.failure is not None
+        assert (result.output, end.failure.message) == (self.mended, self.mended)
+        assert store.runs.full_output(given.run_id(1)) == self.mended
+
+    def test_a_spawn_is_accepted_whatever_its_environment_holds(self, store: Store, given: Given) -> None:
+        """A variable's value is any bytes; Python has them as lone surrogates."""
+        packet = given.packet(1).model_copy(update={"env": {"NAME": self.broken}})
+        store.transaction(OpenSession(given.child(1), at=1), AcceptRun(packet, 1000, given.host)).result(10)
+        assert run(store, given).packet.env == {"NAME": self.mended}
+
+    def test_turns_and_events_are_kept_whatever_they_hold(self, store: Store, given: Given) -> None:
+        """A call and its result still belong together."""
+        call = ToolCall(self.broken, "read", {"path": self.broken})
+        turns = (Turn("assistant", self.broken, (call,)), Turn("tool", "x", tool_call_id=self.broken))
+        event = Event("session:sub_agent_turn", 5, given.parent, given.run_id(1), data={"text": self.broken})
+        store.transaction(AppendTurns(given.parent, 5, turns), RecordEvent(event)).result(10)
+        assert [row.turn for row in store.transcripts.turns(given.parent)] == [
+            Turn("assistant", self.mended, (ToolCall(self.mended, "read", {"path": self.mended}),)),
+            Turn("tool", "x", tool_call_id=self.mended),
+        ]
+        assert [found.data for found in store.runs.events(given.run_id(1))] == [{"text": self.mended}]
 
 
 class TestFacts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -107,6 +107,18 @@ class TestGroups:
         for number in range(3):
             store.transaction(turn(given, str(number))).result(10)
         assert statements.count("COMMIT") == 3
+
+    @pytest.mark.parametrize(("option", "level"), [("full", 2), ("normal", 1)])
+    def test_a_commit_is_on_the_disk_unless_the_host_chose_otherwise(
+        self, path: Path, option: Literal["full", "normal"], level: int
+    ) -> None:
+        """WAL, and fsync at each commit; with "normal" only at checkpoints."""
+        with Store.open(path, wall_ms=lambda: 0, synchronous=option) as store:
+            connection = store._writer._group.connection
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        with Store.open(path, wall_ms=lambda: 0) as store:
+            assert store._writer._group.connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
 class TestFailures:
