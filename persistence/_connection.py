@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import tempfile
@@ -82,8 +81,11 @@ def _create(file: Path, busy_timeout_ms: int, migrations: Sequence[Migration]) -
     os.close(descriptor)
     try:
         _bring_forward(name, busy_timeout_ms, migrations)
-        with contextlib.suppress(FileExistsError):  # somebody else was faster: theirs is as good
-            os.link(name, file)
+        os.link(name, file)
+    except FileExistsError:
+        pass  # somebody else was faster: theirs is as good
+    except PermissionError:
+        file.touch(mode=0o600)  # the volume has no hard links: the store is made in place after all
     finally:
         for left in ("", "-wal", "-shm"):
             Path(f"{name}{left}").unlink(missing_ok=True)

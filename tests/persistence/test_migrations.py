@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sqlite3
 import threading
@@ -134,6 +136,31 @@ class TestForward:
         with opened(path) as store:
             assert len(store.runs.unfinished()) == 8
             assert store.problems() == []
+
+    def test_a_new_file_is_its_owners_and_comes_alone(self, path: Path) -> None:
+        """Nothing of its making is left beside it."""
+        opened(path).close()
+        assert list(folder(path)) == ["store.db"]
+        assert path.stat().st_mode & 0o777 == 0o600
+
+    def test_a_volume_without_hard_links_will_do(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A memory stick, say: the file is made in place."""
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+        with opened(path) as store:
+            assert store.problems() == []
+            assert path.stat().st_mode & 0o777 == 0o600
+        assert list(folder(path)) == ["store.db"]
+
+    def test_a_folder_that_is_not_there_is_named(self, path: Path) -> None:
+        """And an empty file that is there is as good as none."""
+        with pytest.raises(FileNotFoundError, match=f"{path.parent}/not is no folder: make it"):
+            opened(path.parent / "not" / "store.db")
+        path.touch()
+        opened(path).close()
 
 
 class TestRefused:
