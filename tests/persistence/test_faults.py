@@ -232,6 +232,24 @@ def test_an_exception_at_a_commit_point_is_its_own_callers_alone(
     whole(path, given, point, {1: True, 2: when == "after" or point != "accept", 3: True})
 
 
+@pytest.mark.skipif(SMALL_DISK is not None, reason="has nothing to do with the disk's size")
+def test_after_an_input_output_error_the_connection_is_not_trusted_any_more(path: Path, heavy: Given) -> None:
+    """The next work gets a new one, set up like the first."""
+    fault = FileSizeLimit()
+    with Store.open(path, wall_ms=lambda: 0) as store:
+        store.transaction(heavy.opened()).result(10)
+        struck = store._writer._group.connection
+        fault.begin(store)
+        try:
+            assert outcome(store.transaction(*heavy.accept(1))).startswith(fault.sentence)
+        finally:
+            fault.lift()
+        assert outcome(store.transaction(*heavy.accept(1))) == "committed"
+        fresh = store._writer._group.connection
+        assert fresh is not struck
+        assert [fresh.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "foreign_keys")] == [2, 1]
+
+
 def struck_host(path: Path, what: str) -> subprocess.Popen[str]:
     """The program struck_host.py, with its acknowledgements on a pipe."""
     program = Path(__file__).with_name("struck_host.py")
