@@ -24,7 +24,7 @@ def accept_run(work: Round, items: list[Item[op.AcceptRun]]) -> None:
             _refuse_duplicate(work, new)
         packet = new.packet
         written = document(packet)
-        redacted = work.redactor.json(written)
+        redacted = work.redactor.document(written)
         # The label stands in the document too: where that is clean, so is the label.
         label = packet.label if redacted == written else work.redactor.text(packet.label)
         rows.append(
@@ -150,7 +150,7 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
         [
             (
                 *(end.run_id, end.generation, new.at, end.end_reason),
-                None if end.failure is None else redactor.json(document(end.failure)),
+                None if end.failure is None else redactor.document(document(end.failure)),
                 *(end.partial, end.usage.input_tokens, end.usage.output_tokens, end.usage.cost_usd, end.steps),
             )
             for new, end in [(item.operation, item.operation.result) for item in items]
@@ -160,7 +160,7 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
     results, outbox = [], []
     for item in items:
         new, end = item.operation, item.operation.result
-        written = redactor.json(document(end))
+        written = redactor.document(document(end))
         run = won.get(end.run_id)
         item.answer = run is not None
         if run is None:

@@ -63,16 +63,14 @@ class Round:
         for turn in turns:
             calls = None
             if turn.tool_calls:
-                calls = self.redactor.json(
-                    plain_document(
-                        [
-                            {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
-                            for call in turn.tool_calls
-                        ]
-                    )
-                )
-            call_id = None if turn.tool_call_id is None else storable(turn.tool_call_id)
-            row = (session_key, run_id, turn.role, text(turn.text), calls, call_id, at)
+                # The id as text, as the answer's below: the two stay each other's.
+                said = [
+                    {"id": text(call.id), "name": call.name, "arguments": dict(call.arguments)}
+                    for call in turn.tool_calls
+                ]
+                calls = self.redactor.json(plain_document(said))
+            answered = None if turn.tool_call_id is None else text(turn.tool_call_id)
+            row = (session_key, run_id, turn.role, text(turn.text), calls, answered, at)
             self._turns.append((order, row))
 
     def add_context(self, order: int, session_key: SessionKey, at: int, context: WorkingContext) -> None:
