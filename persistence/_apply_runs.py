@@ -297,12 +297,16 @@ def delete_run(work: Round, items: list[Item[op.DeleteRun]]) -> None:
 
 
 def mark_exported(work: Round, items: list[Item[op.MarkExported]]) -> None:
-    """The file is on disk."""
+    """The file is on disk; of a run that was swept or forgotten it should not be."""
     for item in items:
-        work.one(
-            "UPDATE results SET exported_at = ? WHERE run = (SELECT id FROM runs WHERE run_id = ?)",
+        changed = work.one(
+            """
+            UPDATE results SET exported_at = ?
+            WHERE run = (SELECT id FROM runs WHERE run_id = ? AND swept_at IS NULL)
+            """,
             (item.operation.at, item.operation.run_id),
         )
+        item.answer = changed > 0
 
 
 def mark_swept(work: Round, items: list[Item[op.MarkSwept]]) -> None:

@@ -184,9 +184,7 @@ class Redactor:
                     del node[name]
                 node[said] = clean
 
-    def _item(
-        self, item: Any, path: str, secret: bool, kept: frozenset[str], todo: list[tuple[Any, str, bool]]
-    ) -> Any:
+    def _item(self, item: Any, path: str, secret: bool, kept: frozenset[str], todo: list[tuple[Any, str, bool]]) -> Any:
         if isinstance(item, (dict, list)):
             todo.append((item, path, secret))
             return item

@@ -107,9 +107,7 @@ def a_failure(message: str) -> dict[str, Any]:
 
 def finish(store: Store, packet: SpawnPacket, at: int = 20, *, full: str | None = None, **fields: Any) -> None:
     """The run started and ended; its result waits to be delivered."""
-    commit(
-        store, StartRun(packet.run_id, at, HOST), FinishRun(a_result(packet, **fields), at, full_output=full)
-    )
+    commit(store, StartRun(packet.run_id, at, HOST), FinishRun(a_result(packet, **fields), at, full_output=full))
 
 
 def deliver(store: Store, packet: SpawnPacket, at: int = 30) -> None:

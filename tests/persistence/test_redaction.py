@@ -154,7 +154,9 @@ def _write_it_everywhere(store: Any) -> RunId:
         SaveCheckpoint(MAIN, 5, said, entities=(said,), constraints=(said,)),
     )
     commit(store, RequestCancel(packet.run_id, 5, said))
-    end = a_result(packet, said, recent_files=(RecentFile(path=f"/p/{SECRET}"),), missing_outputs=(said,), **a_failure(said))
+    end = a_result(
+        packet, said, recent_files=(RecentFile(path=f"/p/{SECRET}"),), missing_outputs=(said,), **a_failure(said)
+    )
     commit(store, FinishRun(end, 6, full_output=said * 3))
     commit(store, FinishRun(end, 7))  # too late, and recorded
     commit(store, DeliveryFailed(packet.run_id, said, 9), DeadLetter(8, said, json.dumps({"body": said}), MAIN))
@@ -213,7 +215,9 @@ def test_an_event_of_broken_text_does_not_take_the_end_down(tmp_path: Path) -> N
     """Half an emoji in an error message must not keep a run from ending."""
     with a_store(tmp_path) as store:
         packet = accept(store, "r1")
-        broken = Event("session:sub_agent_completed", 5, packet.session_key, packet.run_id, data={"error": "\ud83d\x00"})
+        broken = Event(
+            "session:sub_agent_completed", 5, packet.session_key, packet.run_id, data={"error": "\ud83d\x00"}
+        )
         assert commit(store, FinishRun(a_result(packet), 20), RecordEvent(broken)) == (True, None)
         assert store.runs.events(packet.run_id)[0].data == {"error": "?\x00"}
 
@@ -348,7 +352,14 @@ def test_a_megabyte_of_hostile_text_is_a_text_like_any_other(what: str) -> None:
 
 def test_the_counting_engine_finds_what_re_finds() -> None:
     """Else its count would mean nothing."""
-    for text in ("x sk-abcdefghijklmnopqrst y", f"jwt {JWT}", "password: 'a b'", "db://u:pw@h", PEM, "Bearer abcdefgh1"):
+    for text in (
+        "x sk-abcdefghijklmnopqrst y",
+        f"jwt {JWT}",
+        "password: 'a b'",
+        "db://u:pw@h",
+        PEM,
+        "Bearer abcdefgh1",
+    ):
         for pattern in PATTERNS.values():
             engine = _Engine(pattern, text)
             expected = pattern.search(text)

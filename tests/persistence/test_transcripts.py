@@ -134,7 +134,15 @@ def test_the_tail_is_the_end_of_the_text_to_the_character(tmp_path: Path) -> Non
     with a_store(tmp_path) as store:
         open_session(store)
         open_session(store, "noise")
-        for text in ("plain", "", "zwölf Boxkämpfer", "狐狸 🦊🦊", "e\u0301 combining", "two\nlines", "\u05e9\u05dc\u05d5\u05dd"):
+        for text in (
+            "plain",
+            "",
+            "zwölf Boxkämpfer",
+            "狐狸 🦊🦊",
+            "e\u0301 combining",
+            "two\nlines",
+            "\u05e9\u05dc\u05d5\u05dd",
+        ):
             say(store, text)
             say(store, "not ours", key="noise")
         whole = store.transcripts.text(MAIN)
@@ -153,7 +161,10 @@ def test_a_tail_can_begin_after_a_checkpoint(tmp_path: Path) -> None:
         say(store, "first after", "second after")
         checkpoint = store.sessions.checkpoint(MAIN)
         assert checkpoint is not None
-        assert store.transcripts.tail(MAIN, 1_000, after=checkpoint.last_turn_id) == "user: first after\nuser: second after"
+        assert (
+            store.transcripts.tail(MAIN, 1_000, after=checkpoint.last_turn_id)
+            == "user: first after\nuser: second after"
+        )
 
 
 def test_a_tail_is_read_along_the_index(tmp_path: Path) -> None:
