@@ -25,7 +25,7 @@ from understudy.persistence.operations import (
     StartRun,
 )
 from understudy.persistence.redaction import _BLOCK, _BLOCK_END, _RULES
-from understudy.protocol import Event, EndReason, RecentFile, RunId
+from understudy.protocol import EndReason, Event, RecentFile, RunId
 from understudy.protocol.model import ToolCall, Turn
 
 if TYPE_CHECKING:

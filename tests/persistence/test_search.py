@@ -93,7 +93,13 @@ def test_words_inside_a_decomposed_text_are_whole_words(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("query", "said"),
-    [("--force", "use --force here"), ("100%", "it is 100% sure"), ("a_b", "x a_b y"), ("\\n", "a \\n b"), ("🦊", "a 🦊!")],
+    [
+        ("--force", "use --force here"),
+        ("100%", "it is 100% sure"),
+        ("a_b", "x a_b y"),
+        ("\\n", "a \\n b"),
+        ("🦊", "a 🦊!"),
+    ],
 )
 def test_what_is_no_word_is_found_as_it_is_written(store: Store, query: str, said: str) -> None:
     """LIKE's own signs mean themselves."""
@@ -194,7 +200,9 @@ def test_a_word_that_is_nearly_everywhere_answers_newest_first(store: Store) -> 
     open_session(store, agent_id=ME)
     say(store, "everywhere everywhere everywhere")
     say(store, *(f"everywhere {n} {'rare' if n % 500 == 0 else ''}" for n in range(3_000)))
-    assert excerpts(store.search("everywhere", agent_id=ME, limit=3)) == [f"everywhere {n} " for n in (2999, 2998, 2997)]
+    assert excerpts(store.search("everywhere", agent_id=ME, limit=3)) == [
+        f"everywhere {n} " for n in (2999, 2998, 2997)
+    ]
     assert len(store.search("rare", agent_id=ME, limit=20)) == 6
     # Few enough to be ranked: the densest is the best, though the oldest.
     say(store, "seldom seldom seldom", *(f"seldom and many other words {n}" for n in range(100)))

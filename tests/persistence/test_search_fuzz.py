@@ -44,7 +44,7 @@ def a_query(chance: random.Random) -> str:
     alphabet = chance.choice(ALPHABETS)
     query = "".join(alphabet(chance) for _ in range(length))
     if chance.random() < 0.3:
-        query = chance.choice('"\'(^*{') + query
+        query = chance.choice("\"'(^*{") + query
     return query
 
 
