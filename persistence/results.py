@@ -126,10 +126,12 @@ class Results:
         name = f"{run_id.file_name}.json"
         with contextlib.suppress(FileNotFoundError), _opened(self.root) as root:
             with _opened(session_key.file_name, root) as folder:
-                for entry in os.listdir(folder):
-                    if entry == name or entry.startswith(f".{name}."):
+                with os.scandir(folder) as entries:
+                    names = [entry.name for entry in entries]
+                for found in names:
+                    if found == name or found.startswith(f".{name}."):
                         with contextlib.suppress(FileNotFoundError):  # another sweep was faster
-                            os.unlink(entry, dir_fd=folder)
+                            os.unlink(found, dir_fd=folder)
             with contextlib.suppress(OSError):  # others' results are still in it
                 os.rmdir(session_key.file_name, dir_fd=root)
 

@@ -180,7 +180,7 @@ def test_the_most_recent_session_is_the_one_with_the_newest_content(store: Store
 
     def most_recent(other_than: str) -> str | None:
         found = store.sessions.most_recent(agent_id="default", other_than=other_than, **about)
-        return found and found.session_key
+        return None if found is None else found.session_key
 
     assert most_recent("me") == "a"
     assert most_recent("a") == "me"

@@ -114,7 +114,7 @@ def test_what_is_no_word_is_found_as_it_is_written(store: Store, query: str, sai
 )
 @pytest.mark.parametrize("before", ["İ" * 300, "hay " * 300, "🦊" * 299 + " "])
 def test_an_excerpt_shows_the_match(store: Store, before: str, query: str, shown: str) -> None:
-    """With a little of what stands before it, cut marked on both sides, whatever lower case or accents do to lengths."""
+    """With a little of what stands before it; where it is cut is marked; case and accents shift nothing."""
     open_session(store, agent_id=ME)
     say(store, f"{before} {shown} {'hay ' * 300}")
     (hit,) = store.search(query, agent_id=ME)

@@ -60,15 +60,15 @@ def test_no_query_breaks_out(tmp_path: Path, shard: int) -> None:
         found = 0
         for _ in range(QUERIES // SHARDS):
             query = a_query(chance)
-            key = None if chance.random() < 0.8 else chance.choice((a_query(chance), "theirs", "mine"))
+            named = None if chance.random() < 0.8 else chance.choice((a_query(chance), "theirs", "mine"))
             try:
-                hits = store.search(query, agent_id="me", session_key=key)
+                hits = store.search(query, agent_id="me", session_key=named)
                 if chance.random() < 0.05:
                     assert store.search("common", agent_id=(odd := a_query(chance))) == [] or odd == "AND"
             except Exception as error:
-                error.add_note(f"query {query!r}, key {key!r}")
+                error.add_note(f"query {query!r}, key {named!r}")
                 raise
-            assert {hit.session_key for hit in hits} <= {"mine"}, (query, key)
+            assert {hit.session_key for hit in hits} <= {"mine"}, (query, named)
             found += bool(hits)
         # A fuzz that finds nothing would prove nothing.
         assert found > QUERIES // SHARDS // 10

@@ -130,7 +130,7 @@ def test_retention_takes_the_turns_of_a_child_that_was_not_kept(tmp_path: Path) 
 
 
 def test_the_tail_is_the_end_of_the_text_to_the_character(tmp_path: Path) -> None:
-    """Of every length: inside a turn, on its edge, across several, beyond the beginning; whatever a character weighs."""
+    """Of every length: inside a turn, on its edge, across several, beyond the beginning; of any weight."""
     with a_store(tmp_path) as store:
         open_session(store)
         open_session(store, "noise")

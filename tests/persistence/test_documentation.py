@@ -1,0 +1,42 @@
+"""What docs/persistence.md says of the store is true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from _given import a_store
+
+PAGE = (Path(__file__).parents[2] / "docs" / "persistence.md").read_text()
+
+
+def test_the_page_names_every_table_and_view_and_no_other(tmp_path: Path) -> None:
+    """A table without a word about it, or a word about no table, fails here."""
+    with a_store(tmp_path) as store:
+        rows = store._reader.rows(
+            "SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT GLOB 'turns_fts_*'"
+        )
+    tables = {name for kind, name in rows if kind == "table"}
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == tables
+    for name in (name for kind, name in rows if kind == "view"):
+        assert f"`{name}`" in PAGE
+
+
+def test_the_pages_code_runs_as_it_stands() -> None:
+    """The first thing a reader copies works."""
+    block = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    run = subprocess.run([sys.executable, "-c", block[1]], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout.splitlines() == ["fig loaded?", "Where is the config loaded?"], run.stderr
+
+
+def test_the_pages_methods_exist(tmp_path: Path) -> None:
+    """Every ``store.…`` it mentions."""
+    with a_store(tmp_path) as store:
+        for path in set(re.findall(r"store\.([a-z_]+(?:\.[a-z_]+)?)\(", PAGE)):
+            found: object = store
+            for name in path.split("."):
+                found = getattr(found, name)
+            assert callable(found), path
