@@ -230,7 +230,10 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRun:
-    """Forget a finished and delivered run. Answers whether it was forgotten."""
+    """Forget a finished and delivered run. Answers whether it was forgotten.
+
+    Its exported file is not the database's: ``store.results.forget`` takes both.
+    """
 
     run_id: RunId
 

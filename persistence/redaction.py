@@ -95,7 +95,7 @@ _HINTS = tuple(hint for hint in _ALL_HINTS if "_" not in hint)
 _SECRET_NAME = re.compile(rf"(?:{_NAMES})$", re.IGNORECASE)
 # Variables are named more loosely; PWD and OLDPWD are folders.
 _SECRET_VARIABLE = re.compile(r"key|token|secret|passw|passphrase|credential|auth|_pass|^pass|_pwd", re.IGNORECASE)
-_VARIABLES = ('"env":{"', '"env": {"')
+_VARIABLES = re.compile('"env": ?{"')
 
 # Names in our own documents that only look like secrets, and what must stay as it is for them to be read again.
 _STRUCTURE = ('_tokens":', '"tokens":', "first_token_timeout_ms")
@@ -156,15 +156,14 @@ class Redactor:
         lowered = document.lower()
         for name in _STRUCTURE:
             lowered = lowered.replace(name, "")
-        if not (
-            _suspect(lowered)
-            or any(value in document for value in self._values)
-            or any(variables in document for variables in _VARIABLES)
-        ):
+        if not (_suspect(lowered) or _VARIABLES.search(document) or self._registered(document)):
             return document
         root = [json.loads(document)]
         self._walk(root, kept)
         return json.dumps(root[0], ensure_ascii=False, separators=(",", ":"))
+
+    def _registered(self, text: str) -> bool:
+        return bool(self._values) and any(value in text for value in self._values)
 
     def _walk(self, root: list[Any], kept: frozenset[str]) -> None:
         """Redact in place. Not by recursion: the nesting is whatever a model said."""
