@@ -28,6 +28,8 @@ _LONGEST_QUERY = 1_000
 # common a word is. A window in which more than half of the turns match is not worth ranking.
 _WINDOW = 1_000
 _COMMON = 2
+# A named session of at most so many turns is asked turn by turn once a window full of others' did not do.
+_SHORT = 1_000
 # A substring has no index: so many of the newest turns are read for one, unless a session is named.
 _SUBSTRING_WINDOW = 20_000
 _EXCERPT_BEFORE, _EXCERPT = 80, 240
@@ -140,6 +142,8 @@ def _by_words(cursor: sqlite3.Cursor, given: dict[str, Any], match: str) -> list
         order = "turns_fts.rowid DESC" if common else "turns_fts.rank"
         window |= {"oldest": oldest, "newest": newest, "limit": given["limit"] - len(rows)}
         rows += cursor.execute(f"{_IN_WINDOW} ORDER BY {order} LIMIT :limit", window).fetchall()
+        if count == _WINDOW and len(rows) < given["limit"] and _is_short(cursor, given):
+            return _along_session(cursor, {**given, "match": match})
         last = oldest - 1 if count == _WINDOW and len(rows) < given["limit"] else None
     return rows
 
@@ -157,6 +161,34 @@ def _bounds(cursor: sqlite3.Cursor, given: dict[str, Any]) -> tuple[int, int | N
         given,
     ).fetchone()
     return first or 0, last
+
+
+def _is_short(cursor: sqlite3.Cursor, given: dict[str, Any]) -> bool:
+    """Whether a session is named, and so short that asking turn by turn is cheaper than everybody's matches."""
+    if given["key"] is None:
+        return False
+    (count,) = cursor.execute(
+        """
+        SELECT count(*) FROM (SELECT 1 FROM turns WHERE session_id = (
+            SELECT id FROM sessions WHERE session_key = :key) LIMIT :most + 1)
+        """,
+        {**given, "most": _SHORT},
+    ).fetchone()
+    return bool(count <= _SHORT)
+
+
+def _along_session(cursor: sqlite3.Cursor, given: dict[str, Any]) -> list[Any]:
+    """The newest matches of a named session, by its own index. CROSS JOIN is SQLite's way to fix that order."""
+    return cursor.execute(
+        f"""
+        {_HIT} FROM turns CROSS JOIN turns_fts CROSS JOIN sessions
+        WHERE turns.session_id = (SELECT id FROM sessions WHERE session_key = :key)
+              AND turns_fts.rowid = turns.id AND turns_fts MATCH :match
+              AND sessions.id = turns.session_id AND {_VISIBLE}
+        ORDER BY turns.id DESC LIMIT :limit
+        """,  # noqa: S608 - conditions of our own
+        given,
+    ).fetchall()
 
 
 def _by_substring(cursor: sqlite3.Cursor, given: dict[str, Any]) -> list[Any]:

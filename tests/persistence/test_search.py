@@ -219,6 +219,23 @@ def test_an_agent_finds_its_turn_below_everybody_elses(store: Store) -> None:
     assert excerpts(store.search("everywhere", agent_id=ME, session_key="mine")) == ["everywhere, and mine"]
 
 
+def test_a_short_session_does_not_look_through_everybody_elses_matches(store: Store) -> None:
+    """One window of theirs, then its own turns, newest first: the number of statements does not grow."""
+    for key in ("mine", "others"):
+        open_session(store, key, agent_id=ME)
+    for n in range(5):
+        say(store, f"everywhere, mine {n}", "nothing", key="mine")
+        say(store, *("everywhere",) * 1_500, key="others")
+    say(store, "nothing at the end", key="mine")
+    statements: list[str] = []
+    with store._reader.cursor() as cursor:
+        cursor.connection.set_trace_callback(statements.append)
+    found = store.search("everywhere", agent_id=ME, session_key="mine")
+    assert excerpts(found) == [f"everywhere, mine {n}" for n in (4, 3, 2, 1, 0)]
+    assert len([statement for statement in statements if "turns_fts MATCH" in statement]) == 3
+    assert store.search("everywhere", agent_id=OTHER, session_key="mine") == []
+
+
 def test_a_substring_is_looked_for_in_a_bounded_number_of_the_newest_turns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
