@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from understudy.persistence import _bulk
-from understudy.persistence._storable import plain_document, storable
+from understudy.persistence._storable import plain_document
 from understudy.persistence.operations import Answer, Operation
 
 if TYPE_CHECKING:

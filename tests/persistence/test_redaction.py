@@ -218,7 +218,9 @@ def test_an_event_of_broken_text_does_not_take_the_end_down(tmp_path: Path) -> N
         broken = Event(
             "session:sub_agent_completed", 5, packet.session_key, packet.run_id, data={"error": "\ud83d\x00"}
         )
-        assert commit(store, FinishRun(a_result(packet), 20), RecordEvent(broken)) == (True, None)
+        assert commit(
+            store, StartRun(packet.run_id, 15, HOST), FinishRun(a_result(packet), 20), RecordEvent(broken)
+        ) == (True, True, None)
         assert store.runs.events(packet.run_id)[0].data == {"error": "?\x00"}
 
 
