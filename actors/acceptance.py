@@ -80,8 +80,10 @@ def _committed(run: LiveRun) -> bool:
 def _acknowledge(run: LiveRun) -> None:
     packet, queued = run.packet, run.granted is not None
     for reply, wants_run in run.replies:
-        accepted = Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=queued)
-        reply.set(run if wants_run else accepted)
+        if wants_run:
+            reply.set(run)
+        else:
+            reply.set(Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=queued))
     run.replies.clear()
     backstage = run.backstage
     backstage.emit("session:sub_agent_spawned", run, label=packet.label, runner=packet.runner)
