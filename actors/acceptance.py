@@ -9,7 +9,7 @@ from understudy.actors.hooks import call_hook
 from understudy.actors.idempotency import conflict
 from understudy.persistence import DuplicateRunError, StoreError
 from understudy.persistence.operations import AcceptRun, AppendTurns, OpenSession, StartRun
-from understudy.protocol import Accepted, Rejection, RunId
+from understudy.protocol import Rejection, RunId
 from understudy.protocol.model import Turn
 
 if TYPE_CHECKING:
@@ -78,14 +78,12 @@ def _committed(run: LiveRun) -> bool:
 
 
 def _acknowledge(run: LiveRun) -> None:
-    packet, queued = run.packet, run.granted is not None
-    for reply, wants_run in run.replies:
-        accepted = Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=queued)
-        reply.set(run if wants_run else accepted)
+    for reply in run.replies:
+        reply(run)
     run.replies.clear()
-    backstage = run.backstage
+    packet, backstage = run.packet, run.backstage
     backstage.emit("session:sub_agent_spawned", run, label=packet.label, runner=packet.runner)
-    backstage.emit("session:sub_agent_spawn_queued" if queued else "session:sub_agent_started", run)
+    backstage.emit("session:sub_agent_spawn_queued" if run.queued else "session:sub_agent_started", run)
 
 
 async def _unwind(run: LiveRun, error: Exception, rollback: Rollback | None) -> None:
@@ -95,7 +93,8 @@ async def _unwind(run: LiveRun, error: Exception, rollback: Rollback | None) -> 
         await call_hook(run.backstage.kernel, rollback)
     if isinstance(error, DuplicateRunError):
         if error.digest == run.digest:
-            run.session.answer_duplicate(RunId(error.run_id), run.replies)
+            for reply in run.replies:
+                reply(RunId(error.run_id))
             return
         rejection = conflict(str(run.idempotency_key), error.run_id)
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from understudy.actors._core import Core
 from understudy.actors._kernel.loop import DEFAULT_GRACE
+from understudy.actors.bookkeeping import AsyncSubAgentSessionManager, SubAgentSessionManager
 from understudy.actors.faces import AsyncSession, Session
 from understudy.actors.handles import AsyncRunHandle, RunHandle
 from understudy.protocol import RunId
@@ -69,6 +70,11 @@ class Runtime(Core):
         """A handle on any run, also one of an earlier host."""
         return RunHandle(self._backstage.live.get(RunId(run_id)) or RunId(run_id), self._backstage)
 
+    @property
+    def subagents(self) -> SubAgentSessionManager:
+        """Sub-agents as plain records."""
+        return SubAgentSessionManager(self._backstage, self.open_session)
+
     def dead_letters(
         self, session_key: str | None = None, *, replayed: bool = False, limit: int = 100
     ) -> list[DeadLetterRecord]:
@@ -123,6 +129,11 @@ class AsyncRuntime(Core):
     def run(self, run_id: str) -> AsyncRunHandle:
         """A handle on any run, also one of an earlier host."""
         return AsyncRunHandle(self._backstage.live.get(RunId(run_id)) or RunId(run_id), self._backstage)
+
+    @property
+    def subagents(self) -> AsyncSubAgentSessionManager:
+        """Sub-agents as plain records."""
+        return AsyncSubAgentSessionManager(self._backstage, self.open_session)
 
     async def dead_letters(
         self, session_key: str | None = None, *, replayed: bool = False, limit: int = 100

@@ -44,18 +44,16 @@ from understudy.protocol.model import Turn
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Coroutine, Sequence
-
-    from pykka import Future
 
     from understudy.actors.backstage import Backstage
     from understudy.actors.endings import Ending
+    from understudy.actors.live_run import Reply
     from understudy.actors.tree import Tally
     from understudy.persistence.operations import Visibility
     from understudy.protocol.events import EventName, EventValue
     from understudy.protocol.spawn import ReplyTo
-
-    Replies = Sequence[tuple[Future[Any], bool]]
 
 logger = logging.getLogger("understudy")
 
@@ -69,14 +67,6 @@ class Place:
     workspace_dir: str
     cwd: str
     runner: str
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A spawn from our own side of the house: answered with the run itself, or its id if it is over."""
-
-    spawn: Spawn
-    announce: bool = False
 
 
 class SessionActor(LoopActor):
@@ -114,11 +104,9 @@ class SessionActor(LoopActor):
 
     def on_receive(self, message: Any) -> Any:
         """Everything a session understands."""
-        if isinstance(message, Request):
-            return self._spawn(message.spawn, announce=message.announce, wants_run=True)
         known = parse_message(message)
         if isinstance(known, Spawn):
-            return self._spawn(known, announce=bool(known.announce), wants_run=False)
+            return self._spawn(known, self._replies(), announce=bool(known.announce))
         if isinstance(known, Kill):
             return self._later(control.kill(self, known.run_id, known.reason))
         if isinstance(known, Steer):
@@ -150,15 +138,44 @@ class SessionActor(LoopActor):
     # -- the way of one spawn -------------------------------------------------------------------------
 
     async def spawn(self, spawn: Spawn, *, announce: bool = False) -> LiveRun | RunId:
-        """Admit, make durable, start; gives the run once it is accepted."""
-        accepted: LiveRun | RunId = await self.actor_ref.ask(Request(spawn, announce), block=False)
-        return accepted
+        """Admit, make durable, start; gives the run once it is accepted, or the earlier one that this repeats."""
+        accepted: asyncio.Future[LiveRun | RunId] = self.backstage.kernel.asyncio_loop.create_future()
 
-    def _spawn(self, spawn: Spawn, *, announce: bool, wants_run: bool) -> None:
+        def reply(answer: LiveRun | RunId | Exception) -> None:
+            if accepted.done():
+                return  # whoever asked has gone; the run goes on
+            if isinstance(answer, Exception):
+                accepted.set_exception(answer)
+            else:
+                accepted.set_result(answer)
+
+        self._spawn(spawn, [reply], announce=announce)
+        return await accepted
+
+    def _replies(self) -> list[Reply]:
+        """The answer to a spawn that came by message."""
+        future = self.take_reply()
+        if future is None:
+            return []
+
+        def reply(answer: LiveRun | RunId | Exception) -> None:
+            if isinstance(answer, Exception):
+                future.set_exception((type(answer), answer, None))
+            elif isinstance(answer, LiveRun):
+                packet = answer.packet
+                future.set(Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=answer.queued))
+            else:
+                key = SessionKey(f"{self.child_prefix}{answer}")
+                future.set(Accepted(run_id=answer, session_key=key, duplicate=True))
+
+        return [reply]
+
+    def _spawn(self, spawn: Spawn, replies: list[Reply], *, announce: bool) -> None:
         if self._closing:
-            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
-        reply = self.take_reply()
-        replies = [] if reply is None else [(reply, wants_run)]
+            closed = SessionClosedError(f"session {self.key} is closed: open it again to spawn")
+            for reply in replies:
+                reply(closed)
+            return
         known = self._seen.find(spawn)
         if known is not None:
             self._answer_known(known, replies, spawn.reply_to)
@@ -202,25 +219,16 @@ class SessionActor(LoopActor):
             undelivered=len(self.stuck),
         )
 
-    def _answer_known(self, known: LiveRun | RunId | Rejection, replies: Replies, reply_to: ReplyTo | None) -> None:
+    def _answer_known(self, known: LiveRun | RunId | Rejection, replies: list[Reply], reply_to: ReplyTo | None) -> None:
         if isinstance(known, Rejection):
             self.refuse(known, replies, reply_to)
         elif isinstance(known, LiveRun) and not known.durable:
             known.replies += replies  # they are told together with the first
         else:
-            self.answer_duplicate(known, replies)
+            for reply in replies:
+                reply(known.packet.run_id if isinstance(known, LiveRun) else known)
 
-    def answer_duplicate(self, known: LiveRun | RunId, replies: Replies) -> None:
-        """Tell who asked again which run it is."""
-        run_id = known.packet.run_id if isinstance(known, LiveRun) else known
-        for reply, wants_run in replies:
-            if wants_run:
-                reply.set(known)
-            else:
-                key = f"{self.child_prefix}{run_id}"
-                reply.set(Accepted(run_id=run_id, session_key=SessionKey(key), duplicate=True))
-
-    def refuse(self, rejection: Rejection, replies: Replies, reply_to: ReplyTo | None) -> None:
+    def refuse(self, rejection: Rejection, replies: Sequence[Reply], reply_to: ReplyTo | None) -> None:
         """Tell everybody concerned that nothing was begun."""
         backstage = self.backstage
         if backstage.bus.subscriptions:
@@ -228,8 +236,8 @@ class SessionActor(LoopActor):
             data: dict[str, EventValue] = {"reason": rejection.reason, "message": rejection.message}
             name: EventName = "session:sub_agent_spawn_rejected"
             backstage.bus.emit(Event(name, backstage.now(), self.key, None, owner, self.depth + 1, data))
-        for reply, _ in replies:
-            reply.set_exception((SpawnRejected, SpawnRejected(rejection), None))
+        for reply in replies:
+            reply(SpawnRejected(rejection))
         if reply_to is not None:
             try:
                 reply_to.tell(rejection)

@@ -99,7 +99,7 @@ def apply(cursor: sqlite3.Cursor, redactor: Redactor, transactions: Iterable[Ope
             else:
                 gathered[kind] = [item]
         if alone:
-            _carry_out(Round(cursor, redactor), gathered)
+            _carry_out(Round(cursor, redactor), gathered, singly=True)
             reached.clear()
     _carry_out(Round(cursor, redactor), gathered)
     return [tuple([item.answer for item in items]) for items in everything]
@@ -114,6 +114,8 @@ def _examine(operations: Operations, reached: dict[str, int]) -> tuple[bool, boo
         if kind in _RUN_OF:
             run, rank = _RUN_OF[kind](operation), _RANK[kind]
             late = late or reached.get(run, -1) >= rank
+            # Twice the same of one run in a single transaction: the first one counts there too.
+            alone = alone or furthest.get(run, -1) >= rank
             furthest[run] = max(rank, furthest.get(run, -1))
         elif kind not in _SHARED:
             alone = True
@@ -121,10 +123,12 @@ def _examine(operations: Operations, reached: dict[str, int]) -> tuple[bool, boo
     return alone, late
 
 
-def _carry_out(work: Round, gathered: dict[type[op.Operation], list[Item[Any]]]) -> None:
+def _carry_out(work: Round, gathered: dict[type[op.Operation], list[Item[Any]]], *, singly: bool = False) -> None:
+    """Carry a round out, many rows at a time; ``singly`` has each operation see what those before it did."""
     for kind, handler in _HANDLERS.items():
         if kind in gathered:
-            handler(work, gathered[kind])
+            for items in [[item] for item in gathered[kind]] if singly else [gathered[kind]]:
+                handler(work, items)
     work.write_contexts()
     work.write_turns()
     if op.SaveCheckpoint in gathered:

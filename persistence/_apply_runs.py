@@ -1,10 +1,14 @@
-"""Carrying out what concerns runs, their results and their delivery."""
+"""Carrying out what concerns runs, their results and their delivery.
+
+A wall clock may be set back while a run lives. Each time is therefore written as at least the time of the fact
+before it: a run's facts stay in the order in which they happened, and can be believed when they are loaded.
+"""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from understudy.persistence._storable import document, plain_document
 from understudy.persistence.errors import DuplicateRunError
 
 if TYPE_CHECKING:
@@ -19,10 +23,10 @@ def accept_run(work: Round, items: list[Item[op.AcceptRun]]) -> None:
         if new.idempotency_key is not None:
             _refuse_duplicate(work, new)
         packet = new.packet
-        document = packet.model_dump_json(exclude_none=True)
-        redacted = work.redactor.json(document)
+        written = document(packet)
+        redacted = work.redactor.document(written)
         # The label stands in the document too: where that is clean, so is the label.
-        label = packet.label if redacted == document else work.redactor.text(packet.label)
+        label = packet.label if redacted == written else work.redactor.text(packet.label)
         rows.append(
             (
                 *(packet.run_id, packet.session_key, packet.parent_session_key, packet.parent_run_id),
@@ -59,7 +63,7 @@ def start_run(work: Round, items: list[Item[op.StartRun]]) -> None:
     started = work.bulk(
         """
         WITH given (run_id, generation, at, host, deadline_at) AS (VALUES {rows})
-        UPDATE runs SET started_at = given.at, host = given.host,
+        UPDATE runs SET started_at = max(given.at, runs.accepted_at), host = given.host,
                deadline_at = coalesce(given.deadline_at, runs.deadline_at)
         FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
                      AND runs.started_at IS NULL AND runs.ended_at IS NULL
@@ -92,7 +96,7 @@ def progress(work: Round, items: list[Item[op.Progress]]) -> None:
     work.bulk(
         """
         WITH given (run_id, generation, at, input_tokens, output_tokens, cost_usd, steps) AS (VALUES {rows})
-        UPDATE runs SET last_progress_at = max(given.at, coalesce(runs.last_progress_at, given.at)),
+        UPDATE runs SET last_progress_at = max(given.at, coalesce(runs.last_progress_at, runs.started_at)),
                input_tokens = coalesce(given.input_tokens, runs.input_tokens),
                output_tokens = coalesce(given.output_tokens, runs.output_tokens),
                cost_usd = coalesce(given.cost_usd, runs.cost_usd),
@@ -134,9 +138,10 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
         """
         WITH given (run_id, generation, at, end_reason, failure, partial,
                     input_tokens, output_tokens, cost_usd, steps) AS (VALUES {rows})
-        UPDATE runs SET ended_at = given.at, end_reason = given.end_reason, failure = given.failure,
-               partial = given.partial, input_tokens = given.input_tokens,
-               output_tokens = given.output_tokens, cost_usd = given.cost_usd, steps = given.steps
+        UPDATE runs SET ended_at = max(given.at, coalesce(runs.last_progress_at, runs.started_at, runs.accepted_at)),
+               end_reason = given.end_reason, failure = given.failure, partial = given.partial,
+               input_tokens = given.input_tokens, output_tokens = given.output_tokens,
+               cost_usd = given.cost_usd, steps = given.steps
         FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
                      AND runs.ended_at IS NULL
         RETURNING runs.run_id, runs.id
@@ -145,7 +150,7 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
         [
             (
                 *(end.run_id, end.generation, new.at, end.end_reason),
-                None if end.failure is None else redactor.json(end.failure.model_dump_json()),
+                None if end.failure is None else redactor.document(document(end.failure)),
                 *(end.partial, end.usage.input_tokens, end.usage.output_tokens, end.usage.cost_usd, end.steps),
             )
             for new, end in [(item.operation, item.operation.result) for item in items]
@@ -155,27 +160,27 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
     results, outbox = [], []
     for item in items:
         new, end = item.operation, item.operation.result
-        document = redactor.json(end.model_dump_json(exclude_none=True))
+        written = redactor.document(document(end))
         run = won.get(end.run_id)
         item.answer = run is not None
         if run is None:
-            _record_late(work, new, document)
+            _record_late(work, new, written)
             continue
         full = None if new.full_output is None else redactor.text(new.full_output)
-        results.append((run, end.generation, document, full))
+        results.append((run, end.generation, written, full))
         outbox.append((run, end.generation, new.deliver_to or end.parent_session_key, new.at))
     work.bulk("INSERT INTO results (run, generation, result, full_output) VALUES {rows}", "(?,?,?,?)", results)
     work.bulk("INSERT INTO outbox (run, generation, session_key, created_at) VALUES {rows}", "(?,?,?,?)", outbox)
 
 
-def _record_late(work: Round, new: op.FinishRun, document: str) -> None:
+def _record_late(work: Round, new: op.FinishRun, written: str) -> None:
     # An unknown run has no id: NOT NULL then refuses the row, and so the transaction.
     work.one(
         """
         INSERT INTO late_endings (run, generation, at, end_reason, result)
         VALUES ((SELECT id FROM runs WHERE run_id = ?), ?, ?, ?, ?)
         """,
-        (new.result.run_id, new.result.generation, new.at, new.result.end_reason, document),
+        (new.result.run_id, new.result.generation, new.at, new.result.end_reason, written),
     )
 
 
@@ -184,7 +189,7 @@ def merge_result(work: Round, items: list[Item[op.MergeResult]]) -> None:
     merged = work.bulk(
         """
         WITH given (run_id, generation, at) AS (VALUES {rows})
-        UPDATE runs SET delivered_at = given.at
+        UPDATE runs SET delivered_at = max(given.at, runs.ended_at)
         FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
                      AND runs.ended_at IS NOT NULL AND runs.delivered_at IS NULL
         RETURNING runs.run_id, runs.id, runs.delivered_at
@@ -270,7 +275,7 @@ def record_event(work: Round, items: list[Item[op.RecordEvent]]) -> None:
         [
             (
                 *(event.at, event.name, event.session_key, event.run_id, event.parent_run_id, event.depth),
-                work.redactor.json(json.dumps(dict(event.data), ensure_ascii=False)),
+                work.redactor.json(plain_document(dict(event.data))),
             )
             for event in [item.operation.event for item in items]
         ],
@@ -292,12 +297,16 @@ def delete_run(work: Round, items: list[Item[op.DeleteRun]]) -> None:
 
 
 def mark_exported(work: Round, items: list[Item[op.MarkExported]]) -> None:
-    """The file is on disk."""
+    """The file is on disk; of a run that was swept or forgotten it should not be."""
     for item in items:
-        work.one(
-            "UPDATE results SET exported_at = ? WHERE run = (SELECT id FROM runs WHERE run_id = ?)",
+        changed = work.one(
+            """
+            UPDATE results SET exported_at = ?
+            WHERE run = (SELECT id FROM runs WHERE run_id = ? AND swept_at IS NULL)
+            """,
             (item.operation.at, item.operation.run_id),
         )
+        item.answer = changed > 0
 
 
 def mark_swept(work: Round, items: list[Item[op.MarkSwept]]) -> None:
@@ -306,7 +315,8 @@ def mark_swept(work: Round, items: list[Item[op.MarkSwept]]) -> None:
         new = item.operation
         swept = work.cursor.execute(
             """
-            UPDATE runs SET swept_at = ? WHERE run_id = ? AND delivered_at IS NOT NULL AND swept_at IS NULL
+            UPDATE runs SET swept_at = max(?, ended_at)
+            WHERE run_id = ? AND delivered_at IS NOT NULL AND swept_at IS NULL
             RETURNING id, session_key, json_extract(packet, '$.cleanup')
             """,
             (new.at, new.run_id),

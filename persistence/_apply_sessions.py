@@ -159,9 +159,9 @@ def set_ingest_offset(work: Round, items: list[Item[op.SetIngestOffset]]) -> Non
                 """
                 UPDATE ingests SET offset = ?, anchor = ?,
                        session_id = (SELECT id FROM sessions WHERE session_key = ?)
-                WHERE path = ? AND offset = ?
+                WHERE path = ? AND offset = ? AND anchor = ?
                 """,
-                (new.offset, new.anchor, new.session_key, new.path, new.before),
+                (new.offset, new.anchor, new.session_key, new.path, *new.before),
             )
         if not changed:
             raise IngestConflictError(f"{new.path} was taken in by somebody else at the same moment: try again")

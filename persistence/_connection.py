@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from understudy.persistence.errors import CorruptStoreError, explained
+from understudy.persistence.errors import CorruptStoreError, ForeignStoreError, explained
 from understudy.persistence.migrations import migrate, refuse_foreign
 
 if TYPE_CHECKING:
@@ -51,18 +52,13 @@ def prepare(path: str, *, busy_timeout_ms: int, migrations: Sequence[Migration])
 
     A damaged, newer or foreign file is reported before the first write, so it stays as it was found.
     """
-    file = Path(path)
-    if not file.exists():
-        # A transcript is private: created for its owner only; SQLite gives -wal and -shm the same mode.
-        os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    file = Path(path).resolve()
     try:
+        if not file.exists():
+            _create(file, busy_timeout_ms, migrations)
         if file.stat().st_size:
             _look(file, busy_timeout_ms, migrations)
-        connection = connect(path, synchronous="full", busy_timeout_ms=busy_timeout_ms)
-        try:
-            migrate(connection, path, migrations)
-        finally:
-            connection.close()
+        _bring_forward(str(file), busy_timeout_ms, migrations)
     except sqlite3.DatabaseError as error:
         if _damaged(error):
             raise CorruptStoreError(
@@ -71,9 +67,59 @@ def prepare(path: str, *, busy_timeout_ms: int, migrations: Sequence[Migration])
         raise explained(error) from error
 
 
+def _create(file: Path, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
+    """Make a new store under another name, and give it its own name when it is complete.
+
+    So nobody finds it half-made. Made in place, two hosts that open it together would both change it to WAL,
+    where SQLite tells one of them "locked" without waiting; and closing a file of our own, opened beside
+    SQLite's, would drop the locks that another thread's SQLite has on it.
+    """
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"{file.parent} is no folder: make it, or give another path")
+    # A transcript is private: mkstemp creates for its owner only; SQLite gives -wal and -shm the same mode.
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    os.close(descriptor)
+    try:
+        _bring_forward(name, busy_timeout_ms, migrations)
+        os.link(name, file)
+    except FileExistsError:
+        pass  # somebody else was faster: theirs is as good
+    except PermissionError:
+        file.touch(mode=0o600)  # the volume has no hard links: the store is made in place after all
+    finally:
+        for left in ("", "-wal", "-shm"):
+            Path(f"{name}{left}").unlink(missing_ok=True)
+
+
+def _bring_forward(path: str, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
+    connection = connect(path, synchronous="full", busy_timeout_ms=busy_timeout_ms)
+    try:
+        migrate(connection, path, migrations)
+    finally:
+        connection.close()
+
+
 def _look(file: Path, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
+    """Raise if the file is not ours or not well, and leave nothing beside it either.
+
+    Even a reader makes a log and its index beside a database in WAL mode. Where there is no log, nobody has the
+    file open, and it is read as it lies there ("immutable").
+    """
+    try:
+        _read_roots(file, _mode(file), busy_timeout_ms, migrations)
+    except (ForeignStoreError, sqlite3.DatabaseError):
+        # That is reading without locks, and somebody may have come and gone: only what shows twice is believed.
+        _read_roots(file, _mode(file), busy_timeout_ms, migrations)
+
+
+def _mode(file: Path) -> str:
+    logged = any(Path(f"{file}{log}").exists() for log in ("-wal", "-journal"))
+    return "ro" if logged else "ro&immutable=1"
+
+
+def _read_roots(file: Path, mode: str, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
     connection = sqlite3.connect(
-        _uri(str(file), "ro"),
+        _uri(str(file), mode),
         uri=True,
         isolation_level=None,
         timeout=busy_timeout_ms / 1000,
@@ -81,9 +127,10 @@ def _look(file: Path, busy_timeout_ms: int, migrations: Sequence[Migration]) -> 
     try:
         refuse_foreign(connection, str(file), migrations)
         # The root page of each table: a file cut short or overwritten shows here, at the cost of a few reads.
+        # NOT INDEXED: else SQLite would rather read the root of some index.
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
         for (name,) in names.fetchall():
-            connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone()  # noqa: S608 - names of our own schema
+            connection.execute(f'SELECT 1 FROM "{name}" NOT INDEXED LIMIT 1').fetchone()  # noqa: S608 - names of our own schema
     finally:
         connection.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from understudy.persistence._apply import apply
@@ -23,9 +24,10 @@ _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 class GroupCommit:
     """Commits groups of transactions on a connection of its own. Used by one thread at a time.
 
-    A group is first tried as a whole, optimistically. When that fails, each transaction is committed by
-    itself: so a failing one takes no neighbour down, and no disk error can undo a neighbour afterwards, as it
-    could with savepoints (SQLite rolls the whole transaction back on a full disk).
+    A group is first tried as a whole, optimistically. When that fails, each half of it is tried by itself, and so
+    on down to the single transaction: so a failing one takes no neighbour down and costs a few commits, and no
+    disk error can undo a neighbour afterwards, as it could with savepoints (SQLite rolls the whole transaction
+    back on a full disk).
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], redactor: Redactor, hook: CommitHook | None) -> None:
@@ -37,17 +39,21 @@ class GroupCommit:
     def commit(self, group: Sequence[Pending]) -> list[tuple[Pending, Outcome]]:
         """Commit what can be committed; says of each transaction how it went. Never raises."""
         outcomes: dict[Pending, Outcome] = {}
-        left = list(group)
-        error = self._attempt(left, outcomes)
-        if error is not None:
-            if len(left) == 1 or primary_code(error) in _LOCKED:
-                # A lock that outlasted the timeout would outlast it for each of them again.
-                outcomes.update((pending, explained(error)) for pending in left)
+        parts = [list(group)]
+        while parts:
+            part = parts.pop()
+            error = self._attempt(part, outcomes)
+            if error is None:
+                continue
+            if primary_code(error) in _LOCKED:
+                # A lock that outlasted the timeout would outlast it for each of the others again.
+                outcomes.update((pending, explained(error)) for pending in chain(part, *parts))
+                break
+            if len(part) == 1:
+                outcomes[part[0]] = explained(error)
             else:
-                for pending in left:
-                    alone = self._attempt([pending], outcomes)
-                    if alone is not None:
-                        outcomes[pending] = explained(alone)
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
         self._after(outcomes)
         return [(pending, outcomes[pending]) for pending in group]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from understudy.persistence._reader import Reader
 
 T = TypeVar("T")
+_LARGEST = 2**63 - 1  # of SQLite's integers
 
 
 def page(
@@ -28,12 +29,13 @@ def page(
     """One page of ``select``, whose last column is ``number``."""
     if limit < 1:
         raise ValueError(f"limit = {limit} is not allowed: use 1 or more")
+    limit = min(limit, _LARGEST - 1)
     where, given = list(conditions), list(values)
     if cursor is not None:
         if not (cursor.isascii() and cursor.isdigit()):
             raise ValueError(f"cursor {cursor[:40]!r} is not one of ours: pass back what a page gave")
         where.append(f"{number} < ?")
-        given.append(min(int(cursor), 2**63 - 1))
+        given.append(min(int(cursor), _LARGEST))
     clause = f"WHERE {' AND '.join(where)}" if where else ""
     rows: list[Any] = reader.rows(f"{select} {clause} ORDER BY {number} DESC LIMIT ?", (*given, limit + 1))
     more = len(rows) > limit

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from understudy.persistence import _bulk
+from understudy.persistence._storable import plain_document
 from understudy.persistence.operations import Answer, Operation
 
 if TYPE_CHECKING:
@@ -62,15 +63,14 @@ class Round:
         for turn in turns:
             calls = None
             if turn.tool_calls:
-                calls = self.redactor.json(
-                    json.dumps(
-                        [
-                            {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
-                            for call in turn.tool_calls
-                        ]
-                    )
-                )
-            row = (session_key, run_id, turn.role, text(turn.text), calls, turn.tool_call_id, at)
+                # The id as text, as the answer's below: the two stay each other's.
+                said = [
+                    {"id": text(call.id), "name": call.name, "arguments": dict(call.arguments)}
+                    for call in turn.tool_calls
+                ]
+                calls = self.redactor.json(plain_document(said))
+            answered = None if turn.tool_call_id is None else text(turn.tool_call_id)
+            row = (session_key, run_id, turn.role, text(turn.text), calls, answered, at)
             self._turns.append((order, row))
 
     def add_context(self, order: int, session_key: SessionKey, at: int, context: WorkingContext) -> None:

@@ -43,6 +43,7 @@ class InlineWriter:
         self._lock = threading.Lock()
         self._turn = threading.RLock()
         self._queue: list[Pending] = []
+        self._due_on: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     @property
@@ -60,13 +61,16 @@ class InlineWriter:
             loop = _running_loop()
             if loop is None:
                 self.flush()
-            elif len(self._queue) == 1:
+            elif loop is not self._due_on:
+                # Not only for the first in the queue: the loop that one came from may be gone with its tick.
+                self._due_on = loop
                 loop.call_soon(self.flush)
         return pending
 
     def flush(self) -> None:
         """Commit what was noted."""
         with self._turn:
+            self._due_on = None
             if self._queue:
                 group, self._queue = self._queue, []
                 settle(self._group.commit(group), self._lock)

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from understudy.persistence.operations import AppendTurns, SetIngestOffset
 from understudy.protocol.model import Turn
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from understudy.persistence._reader import Reader
     from understudy.persistence.store import Store
     from understudy.protocol import SessionKey
+    from understudy.protocol.model import Role
 
 # One transaction takes about so much of the file: enough to be quick, little enough to keep others moving.
 _HELPING = 1 << 20
@@ -43,16 +44,21 @@ def parse_line(line: str) -> Turn | None:
     if not line.strip():
         return None
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
+        return _said(json.loads(line))
+    except (ValueError, RecursionError):  # nested beyond reason, it is text like any other
         return Turn("user", line)
+
+
+def _said(entry: object) -> Turn | None:
     if not isinstance(entry, dict):
         return None
     message = entry.get("message")
     if not isinstance(message, dict):
         message = entry
     role, text = message.get("role"), _text(message.get("content", message.get("text")))
-    return Turn(role, text) if role in _ROLES and text.strip() else None
+    if not isinstance(role, str) or role not in _ROLES or not text.strip():
+        return None
+    return Turn(cast("Role", role), text)
 
 
 def _text(content: object) -> str:
@@ -91,12 +97,15 @@ class Ingest:
         name = str(Path(path).absolute())
         with Path(name).open("rb") as file:
             known: Any = self._reader.row("SELECT offset, anchor FROM ingests WHERE path = ?", (name,))
-            before = None if known is None else int(known[0])
             restarted = known is not None and _anchor(file, known[0]) != known[1]
             seen = self._seen(session_key) if restarted else Counter[tuple[str, str]]()
-            offset = 0 if before is None or restarted else before
-            count = 0
-            for end, lines in _helpings(file, offset, final=final):
+            offset = 0 if known is None or restarted else int(known[0])
+            helpings = _helpings(file, offset, final=final)
+            if restarted:
+                # In one commit: whoever continued after a crash half way would not know what to leave out.
+                helpings = _as_one(helpings)
+            count, before = 0, known
+            for end, lines in helpings:
                 turns = tuple(turn for turn in map(parse, lines) if turn is not None)
                 fresh = tuple(turn for turn in turns if not self._known(turn, seen)) if seen else turns
                 anchor = _anchor(file, end)
@@ -105,7 +114,7 @@ class Ingest:
                     SetIngestOffset(name, session_key, end, anchor, before),
                 )
                 commit.result()
-                count, before = count + len(fresh), end
+                count, before = count + len(fresh), (end, anchor)
         return Ingested(count, restarted)
 
     def _seen(self, session_key: SessionKey) -> Counter[tuple[str, str]]:
@@ -123,17 +132,30 @@ class Ingest:
 def _helpings(file: BinaryIO, offset: int, *, final: bool) -> Iterator[tuple[int, list[str]]]:
     """Whole lines from ``offset`` on, with the offset after them."""
     file.seek(offset)
-    rest = b""
+    rest: list[bytes] = []
     while block := file.read(_HELPING):
-        whole, newline, tail = (rest + block).rpartition(b"\n")
+        whole, newline, tail = block.rpartition(b"\n")
         if not newline:
-            rest = tail
+            rest.append(tail)
             continue
-        rest = tail
-        offset += len(whole) + 1
-        yield offset, whole.decode("utf-8", "replace").split("\n")
-    if final and rest:
-        yield offset + len(rest), [rest.decode("utf-8", "replace")]
+        lines = b"".join([*rest, whole])
+        rest = [tail]
+        offset += len(lines) + 1
+        yield offset, _lines(lines)
+    left = b"".join(rest)
+    if final and left:
+        yield offset + len(left), _lines(left)
+
+
+def _as_one(helpings: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """All helpings in one; none stays none."""
+    gathered = list(helpings)
+    if gathered:
+        yield gathered[-1][0], [line for _, lines in gathered for line in lines]
+
+
+def _lines(whole: bytes) -> list[str]:
+    return [line.removesuffix("\r") for line in whole.decode("utf-8", "replace").split("\n")]
 
 
 def _anchor(file: BinaryIO, offset: int) -> str:

@@ -38,7 +38,8 @@ def refuse_foreign(connection: sqlite3.Connection, path: str, migrations: Sequen
     found = version(connection)
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    if tables and application != APPLICATION_ID:
+    # An empty database that nobody has marked is as good as a new file.
+    if application != APPLICATION_ID and (tables or application):
         raise ForeignStoreError(f"{path} is the database of another program: give another path")
     if found > len(migrations):
         raise ForeignStoreError(

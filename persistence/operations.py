@@ -230,14 +230,17 @@ class RecordEvent:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRun:
-    """Forget a finished and delivered run. Answers whether it was forgotten."""
+    """Forget a finished and delivered run. Answers whether it was forgotten.
+
+    Its exported file is not the database's: ``store.results.forget`` takes both.
+    """
 
     run_id: RunId
 
 
 @dataclass(frozen=True, slots=True)
 class MarkExported:
-    """The result's file was written."""
+    """The result's file was written. Answers False where the run was swept or forgotten: the file must go."""
 
     run_id: RunId
     at: int
@@ -253,13 +256,16 @@ class MarkSwept:
 
 @dataclass(frozen=True, slots=True)
 class SetIngestOffset:
-    """How far a transcript file has been read; raises IngestConflictError unless it was at ``before`` until now."""
+    """How far a transcript file has been read; ``anchor`` is a fingerprint of what lies before.
+
+    Raises IngestConflictError unless ``before``, None for a new file, was offset and anchor until now.
+    """
 
     path: str
     session_key: SessionKey
     offset: int
     anchor: str
-    before: int | None
+    before: tuple[int, str] | None
 
 
 @dataclass(frozen=True, slots=True)

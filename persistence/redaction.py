@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,10 +23,11 @@ class _Rule(NamedTuple):
     replacement: str
 
 
-# Every repetition below is over one character class and ends at something outside of it, or is bounded in
-# number: no match goes back over more than a bounded stretch, so the time is linear in the text.
+# Every repetition below ends at something outside of its character class and is followed by nothing that could
+# fail, or is bounded in number, or begins only where a stretch of its own class does: no stretch of text is read
+# more than a bounded number of times, so the time is linear in the text.
 _NAMES = (
-    r"password|passwd|pwd|passphrase|secret|token|api[_ -]?key|access[_-]?key|private[_-]?key"
+    r"password|passwd|pwd|passphrase|secret|token|(?:api|access|private|secret|signing|encryption)[_ -]?key"
     r"|authorization|credentials?"
 )
 _RULES = (
@@ -48,8 +49,9 @@ _RULES = (
             r"|npm_[A-Za-z0-9]{30,}"
             r"|hf_[A-Za-z0-9]{20,}"
             r"|pypi-[A-Za-z0-9_-]{30,}"
-            r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]{8,}){1,2}"
             r")"
+            # Not after - and _ either: within one stretch of these characters there is then a single beginning.
+            r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]{8,}){1,2}"
         ),
         REDACTED,
     ),
@@ -59,18 +61,21 @@ _RULES = (
         rf"\1 {REDACTED}",
     ),
     _Rule(
-        # name = value, "name": "value", name: value
+        # name = value, "name": "value", name: value; what is quoted goes up to the quote, blanks included.
         (
             *("password", "passwd", "pwd", "passphrase", "secret", "token", "api_key", "apikey", "api-key"),
             *("api key", "access_key", "access-key", "accesskey", "private_key", "private-key", "privatekey"),
+            *("signing_key", "signing-key", "signingkey", "encryption_key", "encryption-key", "encryptionkey"),
             *("authorization", "credential"),
         ),
         re.compile(
-            rf"((?:{_NAMES})\\?[\"']?[ \t]{{0,4}}(?:=>|:=|=|:)[ \t]{{0,4}}\\?[\"']?)"
-            r"(?!\[redacted\]|bearer |basic )[^\s\"'`,;<>(){}\[\]\\]{4,}",
+            rf"((?:{_NAMES})\\?[\"']?[ \t]{{0,4}}(?:=>|:=|=|:)[ \t]{{0,4}})(?:"
+            r"(\\?\")(?:[^\"\\\n]|\\(?!\"))++"
+            r"|(\\?')(?:[^'\\\n]|\\(?!'))++"
+            r"|(?!\[redacted\]|bearer |basic )[^\s\"'`,;<>(){}\[\]\\]{4,})",
             re.IGNORECASE,
         ),
-        rf"\1{REDACTED}",
+        rf"\1\2\3{REDACTED}",
     ),
     _Rule(
         ("://",),
@@ -86,20 +91,30 @@ _ALL_HINTS = [_BLOCK_HINT, *(hint for rule in _RULES for hint in rule.hints)]
 _HINTS_WITH_UNDERSCORE = tuple(hint for hint in _ALL_HINTS if "_" in hint)
 _HINTS = tuple(hint for hint in _ALL_HINTS if "_" not in hint)
 
-_SECRET_NAME = re.compile(rf"(?:^|[_.-])(?:{_NAMES})$", re.IGNORECASE)
-_SECRET_VARIABLE = re.compile(r"key|token|secret|passw|passphrase|credential|auth", re.IGNORECASE)
+# As the end of a name, so that accessToken and DB_PASSWORD are among them.
+_SECRET_NAME = re.compile(rf"(?:{_NAMES})$", re.IGNORECASE)
+# Variables are named more loosely; PWD and OLDPWD are folders.
+_SECRET_VARIABLE = re.compile(r"key|token|secret|passw|passphrase|credential|auth|_pass|^pass|_pwd", re.IGNORECASE)
+_VARIABLES = re.compile('"env": ?{"')
 
-# Names in our own documents that only look like secrets, and identifiers that must stay what they are.
+# Names in our own documents that only look like secrets, and what must stay as it is for them to be read again.
 _STRUCTURE = ('_tokens":', '"tokens":', "first_token_timeout_ms")
-_IDENTIFIERS = frozenset(
+_OUR_NAMES = frozenset(
     {
         *("type", "run_id", "parent_run_id", "session_key", "parent_session_key", "root_session_key"),
-        *("agent_id", "runner", "end_reason", "kind", "provenance"),
+        *("agent_id", "runner", "end_reason", "kind", "failure.kind", "recent_files.provenance"),
     }
 )
 
 # A shorter registered value would redact ordinary words.
 _SHORTEST_VALUE = 4
+
+
+def storable(text: str) -> str:
+    """``text`` as SQLite can keep it: without NUL (its end of text) and lone surrogates."""
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\x00", "\ufffd") if "\x00" in text else text
 
 
 class Redactor:
@@ -110,64 +125,94 @@ class Redactor:
         'I typed [redacted]; password: [redacted]'
     """
 
-    __slots__ = ("_hints", "_values")
+    __slots__ = ("_values",)
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         kept = {value for value in values if len(value) >= _SHORTEST_VALUE}
+        # In JSON a value may stand escaped, in either spelling.
+        kept |= {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in kept for ascii_only in (True, False)}
         # The longest first, so that a value inside another leaves no rest of it behind.
         self._values = tuple(sorted(kept, key=len, reverse=True))
-        # In JSON a value may stand escaped: the hints know both spellings.
-        escaped = {json.dumps(value, ensure_ascii=False)[1:-1] for value in kept}
-        self._hints = (*_HINTS, *sorted({value.lower() for value in kept | escaped}))
 
     def text(self, text: str) -> str:
-        """``text`` without secrets, and storable: without NUL (SQLite's end of text) and lone surrogates."""
-        if not text.isascii():
-            text = text.encode("utf-8", "replace").decode("utf-8")
-        if "\x00" in text:
-            text = text.replace("\x00", "\ufffd")
+        """``text`` without secrets, and storable."""
+        text = storable(text)
+        for value in self._values:
+            text = text.replace(value, REDACTED)
         lowered = text.lower()
-        return self._redacted(text, lowered) if self._suspect(lowered) else text
+        return _by_pattern(text, lowered) if _suspect(lowered) else text
 
     def json(self, document: str) -> str:
-        """The same for the strings inside a JSON document, which stays a JSON document."""
+        """The same for the names and values inside a JSON document, which stays a JSON document."""
+        return self._json(document, frozenset())
+
+    def document(self, document: str) -> str:
+        """The same for a packet, a result or a failure: what it is identified by stays as it is."""
+        return self._json(document, _OUR_NAMES)
+
+    def _json(self, document: str, kept: frozenset[str]) -> str:
+        if not document.isascii():
+            document = storable(document)
         lowered = document.lower()
         for name in _STRUCTURE:
             lowered = lowered.replace(name, "")
-        if not self._suspect(lowered):
+        if not (_suspect(lowered) or _VARIABLES.search(document) or self._registered(document)):
             return document
-        return json.dumps(self._walk(json.loads(document), ""), ensure_ascii=False, separators=(",", ":"))
+        root = [json.loads(document)]
+        self._walk(root, kept)
+        return json.dumps(root[0], ensure_ascii=False, separators=(",", ":"))
 
-    def _suspect(self, lowered: str) -> bool:
-        # Loops: any() with a generator would double the cost of the most frequent check there is.
-        for hint in self._hints:
+    def _registered(self, text: str) -> bool:
+        return bool(self._values) and any(value in text for value in self._values)
+
+    def _walk(self, root: list[Any], kept: frozenset[str]) -> None:
+        """Redact in place. Not by recursion: the nesting is whatever a model said."""
+        todo: list[tuple[Any, str, bool]] = [(root, "", False)]
+        while todo:
+            node, path, secret = todo.pop()
+            if isinstance(node, list):
+                for place, item in enumerate(node):
+                    node[place] = self._item(item, path, secret, kept, todo)
+                continue
+            names = _SECRET_VARIABLE if path.rpartition(".")[2] == "env" else _SECRET_NAME
+            for name, item in list(node.items()):
+                below = f"{path}.{name}" if path else name
+                clean = self._item(item, below, secret or names.search(name) is not None, kept, todo)
+                said = name if kept else self.text(name)
+                if said != name:
+                    del node[name]
+                node[said] = clean
+
+    def _item(self, item: Any, path: str, secret: bool, kept: frozenset[str], todo: list[tuple[Any, str, bool]]) -> Any:
+        if isinstance(item, (dict, list)):
+            todo.append((item, path, secret))
+            return item
+        if item is None or item == "" or isinstance(item, bool) or path in kept:
+            return item
+        if secret:
+            return REDACTED
+        return self.text(item) if isinstance(item, str) else item
+
+
+def _suspect(lowered: str) -> bool:
+    # Loops: any() with a generator would double the cost of the most frequent check there is.
+    for hint in _HINTS:
+        if hint in lowered:
+            return True
+    if "_" in lowered:
+        for hint in _HINTS_WITH_UNDERSCORE:
             if hint in lowered:
                 return True
-        if "_" in lowered:
-            for hint in _HINTS_WITH_UNDERSCORE:
-                if hint in lowered:
-                    return True
-        return False
+    return False
 
-    def _redacted(self, text: str, lowered: str) -> str:
-        for value in self._values:
-            text = text.replace(value, REDACTED)
-        if _BLOCK_HINT in lowered:
-            text = _without_blocks(text)
-        for rule in _RULES:
-            if any(hint in lowered for hint in rule.hints):
-                text = rule.pattern.sub(rule.replacement, text)
-        return text
 
-    def _walk(self, node: object, name: str, *, variables: bool = False) -> object:
-        if isinstance(node, dict):
-            return {key: self._walk(item, key, variables=name == "env") for key, item in node.items()}
-        if isinstance(node, list):
-            return [self._walk(item, name) for item in node]
-        if not isinstance(node, str) or not node or name in _IDENTIFIERS:
-            return node
-        secret = _SECRET_VARIABLE if variables else _SECRET_NAME
-        return REDACTED if secret.search(name) else self.text(node)
+def _by_pattern(text: str, lowered: str) -> str:
+    if _BLOCK_HINT in lowered:
+        text = _without_blocks(text)
+    for rule in _RULES:
+        if any(hint in lowered for hint in rule.hints):
+            text = rule.pattern.sub(rule.replacement, text)
+    return text
 
 
 def _without_blocks(text: str) -> str:

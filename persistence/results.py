@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from typing import TYPE_CHECKING, Any
 
-from understudy.persistence.operations import MarkExported, MarkSwept
+from understudy.persistence.operations import DeleteRun, MarkExported, MarkSwept
 from understudy.protocol import RunId, SessionKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from understudy.persistence._reader import Reader
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Results:
@@ -49,23 +50,29 @@ class Results:
         session_key, result, full = SessionKey(row[0]), json.loads(row[1]), row[2]
         document = {**result, "full_output": result.get("output", "") if full is None else full}
         self._write(session_key, run_id, json.dumps(document, ensure_ascii=False, indent=2))
-        self._store.transaction(MarkExported(run_id, self._wall_ms())).result()
+        (stands,) = self._store.transaction(MarkExported(run_id, self._wall_ms())).result()
+        if not stands:  # swept or forgotten meanwhile: nobody would remove the file any more
+            self._remove(session_key, run_id)
+            return None
         return self.path(session_key, run_id)
 
     def export_pending(self) -> list[RunId]:
-        """Write every delivered result that has no file yet: after delivery, and again after a crash."""
+        """Write every delivered result that has no file yet: after delivery, and again after a crash.
+
+        Those that cannot be written are raised as a group, once all others are written.
+        """
         rows: list[Any] = self._reader.rows(
             """
             SELECT run_id FROM results JOIN runs ON runs.id = results.run
             WHERE exported_at IS NULL AND delivered_at IS NOT NULL AND swept_at IS NULL ORDER BY results.run
             """
         )
-        return [run_id for run_id in (RunId(row[0]) for row in rows) if self.export(run_id) is not None]
+        return _each(rows, lambda row: self.export(RunId(row[0])) is not None, "exported")
 
     def sweep(self, *, ended_before: int) -> list[RunId]:
         """Remove what was delivered and ended before that time; gives the runs that were swept now.
 
-        The file goes first: were the process to die in between, the next sweep finds the run again.
+        Those that cannot be removed are raised as a group, once all others are.
         """
         rows: list[Any] = self._reader.rows(
             """
@@ -74,36 +81,80 @@ class Results:
             """,
             (ended_before,),
         )
-        swept = []
-        for run_id, session_key in ((RunId(row[0]), SessionKey(row[1])) for row in rows):
-            path = self.path(session_key, run_id)
-            path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # others' results are still in it, or it was never there
-                path.parent.rmdir()
-            (first,) = self._store.transaction(MarkSwept(run_id, self._wall_ms())).result()
-            if first:
-                swept.append(run_id)
-        return swept
+        return _each(rows, lambda row: self._sweep(SessionKey(row[1]), RunId(row[0])), "swept")
+
+    def forget(self, run_id: RunId) -> bool:
+        """Forget a finished and delivered run, its file included. Answers whether it was forgotten."""
+        row: Any = self._reader.row("SELECT session_key FROM runs WHERE run_id = ?", (run_id,))
+        (forgotten,) = self._store.transaction(DeleteRun(run_id)).result()
+        if row is not None and forgotten:
+            self._remove(SessionKey(row[0]), run_id)
+        return bool(forgotten)
+
+    def _sweep(self, session_key: SessionKey, run_id: RunId) -> bool:
+        # Before the mark: were the process to die in between, the next sweep finds the run again.
+        self._remove(session_key, run_id)
+        (first,) = self._store.transaction(MarkSwept(run_id, self._wall_ms())).result()
+        # After it: an export may have come between the two; after the mark none stands.
+        self._remove(session_key, run_id)
+        return bool(first)
 
     def _write(self, session_key: SessionKey, run_id: RunId, text: str) -> None:
-        """Temporary file, fsync, rename, all relative to open folders: a planted link is refused, not followed."""
+        """Temporary file, fsync, rename."""
         self.root.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
-        root = os.open(self.root, _FOLDER)
-        try:
+        with _opened(self.root) as root:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(session_key.file_name, _PRIVATE_FOLDER, dir_fd=root)
-            folder = os.open(session_key.file_name, _FOLDER, dir_fd=root)
-            try:
+            with _opened(session_key.file_name, root) as folder:
+                os.fchmod(folder, _PRIVATE_FOLDER)
                 name = f"{run_id.file_name}.json"
-                temporary = f".{name}.{os.getpid()}"
+                temporary = f".{name}.{secrets.token_hex(8)}"
                 file = os.open(temporary, _NEW_FILE, _PRIVATE_FILE, dir_fd=folder)
-                with os.fdopen(file, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                    stream.flush()
-                    os.fsync(file)
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                try:
+                    with os.fdopen(file, "w", encoding="utf-8") as stream:
+                        stream.write(text)
+                        stream.flush()
+                        os.fsync(file)
+                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                except BaseException:
+                    os.unlink(temporary, dir_fd=folder)
+                    raise
                 os.fsync(folder)
-            finally:
-                os.close(folder)
-        finally:
-            os.close(root)
+
+    def _remove(self, session_key: SessionKey, run_id: RunId) -> None:
+        """The file, what a crash left of it, and its folder if that is empty then; fine if there is nothing."""
+        name = f"{run_id.file_name}.json"
+        with contextlib.suppress(FileNotFoundError), _opened(self.root) as root:
+            with _opened(session_key.file_name, root) as folder:
+                with os.scandir(folder) as entries:
+                    names = [entry.name for entry in entries]
+                for found in names:
+                    if found == name or found.startswith(f".{name}."):
+                        with contextlib.suppress(FileNotFoundError):  # another sweep was faster
+                            os.unlink(found, dir_fd=folder)
+            with contextlib.suppress(OSError):  # others' results are still in it
+                os.rmdir(session_key.file_name, dir_fd=root)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path | str, parent: int | None = None) -> Iterator[int]:
+    """A folder to work in by descriptor: a planted link is refused, not followed, now and later."""
+    descriptor = os.open(folder, _FOLDER, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _each(rows: Sequence[Any], work: Callable[[Any], bool], done: str) -> list[RunId]:
+    """The runs for which ``work`` was done; one that cannot be does not hold up the others."""
+    worked, failed = list[RunId](), list[Exception]()
+    for row in rows:
+        try:
+            if work(row):
+                worked.append(RunId(row[0]))
+        except (OSError, ValueError) as error:
+            failed.append(error)
+    if failed:
+        raise ExceptionGroup(f"{len(failed)} of {len(rows)} results could not be {done}; try again", failed)
+    return worked

@@ -79,7 +79,8 @@ TABLES = (
         input_tokens INTEGER NOT NULL DEFAULT 0,
         output_tokens INTEGER NOT NULL DEFAULT 0,
         cost_usd REAL NOT NULL DEFAULT 0,
-        steps INTEGER NOT NULL DEFAULT 0
+        steps INTEGER NOT NULL DEFAULT 0,
+        CONSTRAINT completed_without_a_start CHECK (end_reason <> 'completed' OR started_at IS NOT NULL)
     )
     """,
     "CREATE INDEX runs_by_parent ON runs (parent_session_key)",

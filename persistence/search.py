@@ -7,6 +7,7 @@ text can become syntax. Who may see a row is decided in SQL's WHERE and nowhere 
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from understudy.protocol import SessionKey
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
 
     from understudy.persistence._reader import Reader
     from understudy.persistence.operations import Visibility
@@ -26,12 +28,19 @@ _LONGEST_QUERY = 1_000
 # common a word is. A window in which more than half of the turns match is not worth ranking.
 _WINDOW = 1_000
 _COMMON = 2
+# A named session of at most so many turns is asked turn by turn once a window full of others' did not do.
+_SHORT = 1_000
 # A substring has no index: so many of the newest turns are read for one, unless a session is named.
 _SUBSTRING_WINDOW = 20_000
 _EXCERPT_BEFORE, _EXCERPT = 80, 240
+# A word may stand inside other words so often before an excerpt is content with one of those.
+_PATIENCE = 100
 _NEWEST = 2**63 - 1
 
-_WORD = re.compile(r"\w+")
+# An accent written as a character of its own belongs to its word, as it does for the index.
+_MARKS = "\u0300-\u036f"
+_MARK = re.compile(f"[{_MARKS}]")
+_WORD = re.compile(rf"\w[\w{_MARKS}]*")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _VISIBLE = """
@@ -78,12 +87,13 @@ class Search:
         does not exist and a key that may not be seen answer alike: with nothing.
         """
         text = _UNSTORABLE.sub(" ", query[:_LONGEST_QUERY]).strip()
-        if not text:
+        # Who asks, and about which session, is never cleaned: what cannot be stored has no rows.
+        if not text or _UNSTORABLE.search(agent_id) or _UNSTORABLE.search(session_key or ""):
             return []
         given = {
-            "agent": _UNSTORABLE.sub("", agent_id),
+            "agent": agent_id,
             "shared": visibility == "shared",
-            "key": None if session_key is None else _UNSTORABLE.sub(" ", session_key),
+            "key": session_key,
             "limit": max(1, min(limit, _MOST_HITS)),
             "text": text,
         }
@@ -94,8 +104,9 @@ class Search:
             for junction in (" AND ", " OR ")[: min(len(words), 2)]:
                 rows = rows or _by_words(cursor, given, junction.join(f'"{word}"' for word in words))
             rows = rows or _by_substring(cursor, given)
+        wanted = [_MARK.sub("", _folded(part)) for part in (text, *words)]
         return [
-            SearchHit(SessionKey(key), at, role, _excerpt(said, [text, *words]), rank, number)
+            SearchHit(SessionKey(key), at, role, _excerpt(said, wanted), rank, number)
             for rank, (key, at, role, said, number) in enumerate(rows, 1)
         ]
 
@@ -131,6 +142,8 @@ def _by_words(cursor: sqlite3.Cursor, given: dict[str, Any], match: str) -> list
         order = "turns_fts.rowid DESC" if common else "turns_fts.rank"
         window |= {"oldest": oldest, "newest": newest, "limit": given["limit"] - len(rows)}
         rows += cursor.execute(f"{_IN_WINDOW} ORDER BY {order} LIMIT :limit", window).fetchall()
+        if count == _WINDOW and len(rows) < given["limit"] and _is_short(cursor, given):
+            return _along_session(cursor, {**given, "match": match})
         last = oldest - 1 if count == _WINDOW and len(rows) < given["limit"] else None
     return rows
 
@@ -150,28 +163,90 @@ def _bounds(cursor: sqlite3.Cursor, given: dict[str, Any]) -> tuple[int, int | N
     return first or 0, last
 
 
+def _is_short(cursor: sqlite3.Cursor, given: dict[str, Any]) -> bool:
+    """Whether a session is named, and so short that asking turn by turn is cheaper than everybody's matches."""
+    if given["key"] is None:
+        return False
+    (count,) = cursor.execute(
+        """
+        SELECT count(*) FROM (SELECT 1 FROM turns WHERE session_id = (
+            SELECT id FROM sessions WHERE session_key = :key) LIMIT :most + 1)
+        """,
+        {**given, "most": _SHORT},
+    ).fetchone()
+    return bool(count <= _SHORT)
+
+
+def _along_session(cursor: sqlite3.Cursor, given: dict[str, Any]) -> list[Any]:
+    """The newest matches of a named session, by its own index. CROSS JOIN is SQLite's way to fix that order."""
+    return cursor.execute(
+        f"""
+        {_HIT} FROM turns CROSS JOIN turns_fts CROSS JOIN sessions
+        WHERE turns.session_id = (SELECT id FROM sessions WHERE session_key = :key)
+              AND turns_fts.rowid = turns.id AND turns_fts MATCH :match
+              AND sessions.id = turns.session_id AND {_VISIBLE}
+        ORDER BY turns.id DESC LIMIT :limit
+        """,  # noqa: S608 - conditions of our own
+        given,
+    ).fetchall()
+
+
 def _by_substring(cursor: sqlite3.Cursor, given: dict[str, Any]) -> list[Any]:
     """What no token finds: punctuation, parts of words."""
     escaped = re.sub(r"([\\%_])", r"\\\1", given["text"])
     if given["key"] is None:
-        (newest,) = cursor.execute("SELECT coalesce(max(id), 0) FROM turns").fetchone()
-        first = newest - _SUBSTRING_WINDOW
+        where = "turns.id > (SELECT coalesce(max(id), 0) FROM turns) - :window"
     else:
-        first = 0
+        where = "turns.session_id = (SELECT id FROM sessions WHERE session_key = :key)"
     return cursor.execute(
         f"""
         {_HIT} FROM turns JOIN sessions ON sessions.id = turns.session_id
-        WHERE turns.id > :first AND turns.text LIKE :pattern ESCAPE '\\' AND {_VISIBLE}
+        WHERE {where} AND turns.text LIKE :pattern ESCAPE '\\' AND {_VISIBLE}
         ORDER BY turns.id DESC LIMIT :limit
         """,
-        {**given, "first": first, "pattern": f"%{escaped}%"},
+        {**given, "window": _SUBSTRING_WINDOW, "pattern": f"%{escaped}%"},
     ).fetchall()
 
 
+class _Folding(dict[int, str]):
+    """Each character as the index sees it, without case and accent: one for one, so that places stay places."""
+
+    def __missing__(self, code: int) -> str:
+        folded = unicodedata.normalize("NFD", chr(code))[0].lower()[0]
+        self[code] = folded
+        return folded
+
+
+_FOLDING = _Folding()
+
+
+def _folded(text: str) -> str:
+    return text.lower() if text.isascii() else text.translate(_FOLDING)
+
+
 def _excerpt(text: str, wanted: list[str]) -> str:
-    """The text around the first thing that matched; its beginning where only a folded form did."""
-    lowered = text.lower()
-    found = next((place for place in (lowered.find(word.lower()) for word in wanted) if place >= 0), 0)
-    start = max(0, found - _EXCERPT_BEFORE)
+    """The text around what was wanted: best all of it, then a word of it, then part of a word; else the beginning."""
+    bare = _folded(text)
+    places: Sequence[int] = range(len(bare) + 1)
+    if not bare.isascii() and _MARK.search(bare):
+        places = [place for place, character in enumerate(bare) if not _MARK.match(character)]
+        bare = _MARK.sub("", bare)
+    found = next((place for part in wanted if (place := _word(bare, part)) >= 0), -1)
+    if found < 0:
+        found = next((place for part in wanted if (place := bare.find(part)) >= 0), 0)
+    start = max(0, (places[found] if found else 0) - _EXCERPT_BEFORE)
     end = start + _EXCERPT
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+
+
+def _word(text: str, part: str) -> int:
+    """Where ``part`` stands by itself; -1 where it does not."""
+    place = text.find(part)
+    for _ in range(_PATIENCE):
+        if place < 0:
+            break
+        end = place + len(part)
+        if not (text[place - 1 : place].isalnum() or text[end : end + 1].isalnum()):
+            return place
+        place = text.find(part, place + 1)
+    return -1

@@ -12,9 +12,6 @@ from understudy.protocol.model import ToolCall, Turn
 if TYPE_CHECKING:
     from understudy.persistence._reader import Reader
 
-# Turns are fetched from the end in small helpings: a tail needs a few, not the session.
-_HELPING = 16
-
 
 class Transcripts:
     """Reads turns."""
@@ -50,12 +47,11 @@ class Transcripts:
                 """,
                 (max(chars, 1), session_key, after),
             )
-            while left > 0 and (rows := cursor.fetchmany(_HELPING)):
-                for role, text in rows:
-                    lines.append(f"{role}: {text}")
-                    left -= len(lines[-1]) + 1  # and its line break
-                    if left <= 0:
-                        break
+            # Row by row: a tail needs a few turns, not the session.
+            while left > 0 and (row := cursor.fetchone()) is not None:
+                line = "{}: {}".format(*row)
+                left -= len(line) + (1 if lines else 0)  # and the line break before the next
+                lines.append(line)
         lines.reverse()
         return "\n".join(lines)[-chars:] if chars > 0 else ""
 

@@ -8,7 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
-SUITES = ("kernel",)
+SUITES = ("kernel", "store")
 
 
 def main() -> int:
