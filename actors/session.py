@@ -44,7 +44,6 @@ from understudy.protocol.model import Turn
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Coroutine, Sequence
 
     from understudy.actors.backstage import Backstage

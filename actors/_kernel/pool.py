@@ -90,13 +90,15 @@ class BlockingPool:
                 return
             if call.state == "queued":
                 self._queue.remove(call)
+                self._clock.work_finished()
             else:
+                # Still under way for the clock: a thread that waits at a gate has said so itself, and says again
+                # when it goes on.
                 self.abandoned_threads += 1
                 self._workers -= 1
                 if self._queue:
                     self._staff()
             call.state = "abandoned"
-        self._clock.work_finished()
 
     def _work(self) -> None:
         while True:
@@ -112,11 +114,15 @@ class BlockingPool:
                 call.state = "running"
             value, error = _outcome(call)
             with self._lock:
-                if call.was_abandoned():
+                abandoned = call.was_abandoned()
+                if abandoned:
                     # Its place was given away when it was abandoned: this thread is one too many.
                     self.abandoned_threads -= 1
-                    return
-                call.state = "done"
+                else:
+                    call.state = "done"
+            if abandoned:
+                self._clock.work_finished()
+                return
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(_answer, call, value, error)
             self._clock.work_finished()

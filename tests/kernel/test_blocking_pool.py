@@ -87,6 +87,32 @@ def test_an_abandoned_call_gives_its_place_away_and_is_counted() -> None:
     run_in_pool(test)
 
 
+def test_an_abandoned_call_does_not_disturb_the_clock() -> None:
+    """Time passes while it hangs at a gate, and after it has returned."""
+    late: list[str] = []
+
+    async def test(pool: BlockingPool, clock: ManualClock) -> None:
+        gate = clock.gate()
+
+        def hang() -> None:
+            gate.wait()
+            late.append("done")
+
+        hung = asyncio.ensure_future(pool.run(hang))
+        await gate.reached
+        hung.cancel()
+        await asyncio.gather(hung, return_exceptions=True)
+        await clock.advance_async(60)
+        assert clock.monotonic() == 60
+        gate.open()
+        while not late:
+            await asyncio.sleep(0)
+        await clock.advance_async(60)
+        assert (clock.monotonic(), pool.abandoned_threads) == (120, 0)
+
+    run_in_pool(test)
+
+
 def test_a_call_abandoned_in_the_queue_never_runs() -> None:
     """Nobody waits for it any more."""
     ran = list[str]()
