@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from understudy.actors.errors import SessionClosedError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -57,6 +59,9 @@ class RunContext:
 
     async def spawn(self, spawn: Spawn) -> LiveRun | RunId:
         """Delegate to a child of this run; returns once that is durable."""
+        if self._run.ending is not None:
+            # A thread nobody could stop: what it starts now would outlive everybody who could take it in.
+            raise SessionClosedError(f"run {self._run.packet.run_id} is over: it cannot spawn any more")
         return await self._run.own_session().spawn(spawn)
 
     async def blocking(self, function: Callable[[], T]) -> T:
