@@ -61,6 +61,7 @@ class LiveRun:
         "history",
         "idempotency_key",
         "is_follow_up",
+        "look_at",
         "nested",
         "packet",
         "queued",
@@ -80,7 +81,7 @@ class LiveRun:
         "usage",
     )
 
-    def __init__(self, packet: SpawnPacket, session: SessionActor, *, now: int) -> None:
+    def __init__(self, packet: SpawnPacket, session: SessionActor, *, now: int) -> None:  # noqa: PLR0915 - a line a fact
         self.packet = packet
         self.session = session
         self.backstage: Backstage = session.backstage
@@ -130,6 +131,8 @@ class LiveRun:
         self.asking = 0
         self.tools: dict[str, float | None] = {}
         """Tools that run: until when each may, by its own timeout."""
+        self.look_at: float | None = None
+        """When the watchdog next looks whether it is silent; None where silence is no matter."""
         self.suspected = False
         self.steered_at: float | None = None
         self._noted_at = float("-inf")
@@ -163,6 +166,8 @@ class LiveRun:
         if take is None:
             raise TypeError(f"{type(event).__name__} is no runner event: yield those of understudy.protocol.runner")
         take(self, event)
+        if self.look_at is not None:
+            self.backstage.watchdog.listen(self)
 
     def _drafted(self, event: TextDelta) -> None:
         self._draft.append(event.text)
@@ -293,12 +298,12 @@ class LiveRun:
 
     def quiet_until(self) -> float | None:
         """When silence becomes a timeout, by what the run is doing; None when it does not."""
-        if self.asking or self.ending is not None:
+        packet = self.packet
+        if self.asking or self.ending is not None or (self.spoke and packet.idle_timeout_ms is None):
             return None
         if self.tools:
             limits = [until for until in self.tools.values() if until is not None]
             return min(limits) if limits else None
-        packet = self.packet
         limit = packet.idle_timeout_ms
         if not self.spoke:
             limit = packet.first_token_timeout_ms or limit

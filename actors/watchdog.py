@@ -45,7 +45,17 @@ class Watchdog(LoopActor):
         self._add(self._backstage.clock.monotonic() + left, run, "deadline")
         if run.packet.idle_timeout_ms is not None or run.packet.first_token_timeout_ms is not None:
             run.heard_at = self._backstage.clock.monotonic()
-            self._add(run.quiet_until() or run.heard_at, run, "silence")
+            self._look(run.quiet_until() or run.heard_at, run)
+
+    def listen(self, run: LiveRun) -> None:
+        """The run does something else now: where that may take less time, look sooner."""
+        until = run.quiet_until()
+        if until is not None and run.look_at is not None and until < run.look_at:
+            self._look(until, run)
+
+    def _look(self, due: float, run: LiveRun) -> None:
+        run.look_at = due
+        self._add(due, run, "silence")
 
     def watch_queued(self, run: LiveRun) -> None:
         """A run waits for a slot, but not for ever."""
@@ -68,7 +78,9 @@ class Watchdog(LoopActor):
         self._timer, self._timer_due = None, float("inf")
         now = self._backstage.clock.monotonic()
         while self._heap and self._heap[0][0] <= now:
-            _, _, run, limit = heapq.heappop(self._heap)
+            due, _, run, limit = heapq.heappop(self._heap)
+            if limit == "silence" and due != run.look_at:
+                continue  # it was looked at sooner
             try:
                 self._examine(run, limit, now)
             except Exception:
@@ -93,7 +105,7 @@ class Watchdog(LoopActor):
             else:
                 # Paused runs are looked at again after one more idle time.
                 again = (packet.idle_timeout_ms or packet.first_token_timeout_ms or 0) / 1000
-                self._add(now + again if until is None else until, run, "silence")
+                self._look(now + again if until is None else until, run)
 
     def _add(self, due: float, run: LiveRun, limit: Limit) -> None:
         heapq.heappush(self._heap, (due, next(self._order), run, limit))
