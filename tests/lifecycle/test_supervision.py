@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from understudy.actors import AsyncFunctionContext, FunctionContext, Session
+    from understudy.actors import Session
     from understudy.actors.handles import RunHandle
-    from understudy.actors.runners import RunContext, Runner
+    from understudy.actors.runners import AsyncFunctionContext, FunctionContext, RunContext, Runner
     from understudy.actors.testing import Gate, ManualClock
     from understudy.actors.testing.scripted_runner import RunnerStep
     from understudy.protocol import SpawnPacket, SubAgentResult
@@ -91,7 +91,7 @@ def test_the_deadline_is_steps_times_time_a_step_or_the_longest_run(
 def test_a_day_long_timeout_strikes_after_a_day(manual_clock: ManualClock) -> None:
     """No sooner and no later."""
     day = 86_400
-    long = {"max_run_timeout_ms": 2 * day * 1000, "ghost_sweep_interval_ms": day * 1000}
+    long: dict[str, Any] = {"max_run_timeout_ms": 2 * day * 1000, "ghost_sweep_interval_ms": day * 1000}
     with stage(manual_clock, ScriptedRunner([manual_clock.gate()]), **long) as runtime:
         handle = runtime.session(KEY).spawn(Spawn(task="hang", timeout_ms=day * 1000))
         manual_clock.advance(day - 1)
@@ -243,7 +243,7 @@ def test_a_run_that_is_over_cannot_spawn(delegated_before: bool, manual_clock: M
 # -- silence ------------------------------------------------------------------------------------------
 
 
-def silence(clock: ManualClock, script: list[RunnerStep], **limits: int) -> tuple[str, float]:
+def silence(clock: ManualClock, script: list[RunnerStep], **limits: Any) -> tuple[str, float]:
     """Let a run say what is written and then nothing; how it ended, and after how many seconds."""
     with stage(clock, ScriptedRunner([*script, clock.gate()]), **limits) as runtime:
         began = clock.monotonic()
@@ -378,7 +378,7 @@ def test_silence_alone_is_only_worth_a_word(manual_clock: ManualClock) -> None:
 
 def test_more_steps_than_allowed_are_a_partial_failure(manual_clock: ManualClock) -> None:
     """The last word is kept; it is not called an answer."""
-    script = [said("one"), said("two"), said("three"), Final("four")]
+    script: list[RunnerStep] = [said("one"), said("two"), said("three"), Final("four")]
     with stage(manual_clock, ScriptedRunner(script)) as runtime:
         session = runtime.session(KEY)
         handle = session.spawn(Spawn(task="work", max_steps=2))
@@ -403,7 +403,7 @@ def test_a_used_up_budget_ends_the_run(
     budget: Budget | None, config: dict[str, Any], manual_clock: ManualClock
 ) -> None:
     """Tokens or cost, its own or the tree's: what was used is told truly, what was said is kept."""
-    script = [said("half"), tokens(60, 0.3), tokens(60, 0.3), Final("never said")]
+    script: list[RunnerStep] = [said("half"), tokens(60, 0.3), tokens(60, 0.3), Final("never said")]
     with stage(manual_clock, ScriptedRunner(script), **config) as runtime:
         handle = runtime.session(KEY).spawn(Spawn(task="work", budget=budget))
         assert ended(handle) == ("killed", "budget")
@@ -502,7 +502,7 @@ def test_the_queue_is_first_in_first_out_and_a_slot_is_free_with_the_end(manual_
 def test_a_wait_in_the_queue_that_is_too_long_ends_as_failed(manual_clock: ManualClock) -> None:
     """It was accepted, so it has a result like any other; whoever waits behind it is not disturbed."""
     runner = Gated(manual_clock)
-    limits = {"max_children_per_agent": 1, "max_queued_per_agent": 5, "queue_timeout_ms": 10_000}
+    limits: dict[str, Any] = {"max_children_per_agent": 1, "max_queued_per_agent": 5, "queue_timeout_ms": 10_000}
     with stage(manual_clock, runner, **limits) as runtime:
         session = runtime.session(KEY)
         session.spawn(Spawn(task="a"))
@@ -538,7 +538,7 @@ def test_the_runtime_as_a_whole_has_a_limit_and_serves_sessions_in_order(manual_
 def test_graph_nodes_bypass_the_children_limit_and_no_other(manual_clock: ManualClock) -> None:
     """Depth, allow-list, budget and deadline hold for them; they take nobody's slot."""
     runner = Gated(manual_clock)
-    limits = {"max_children_per_agent": 1, "max_total_children": 1, "tree_token_budget": 100, "max_spawn_depth": 2}
+    limits: dict[str, Any] = {"max_children_per_agent": 1, "max_total_children": 1, "tree_token_budget": 100, "max_spawn_depth": 2}
     others: dict[str, Runner] = {"spend": ScriptedRunner([tokens(100), Final("spent")])}
     with stage(manual_clock, runner, others=others, **limits) as runtime:
         session = runtime.session(KEY)
