@@ -217,6 +217,8 @@ class LiveRun:
     def _consumed(self, event: UsageReport) -> None:
         usage = event.usage
         self.usage = self.usage + usage
+        # At once: what was used must count, and be told, even if the host dies now.
+        self._progressed()
         run: LiveRun | None = self
         while run is not None:
             run.tally.add(usage)
@@ -267,8 +269,11 @@ class LiveRun:
         self.backstage.emit("session:sub_agent_progress", self, text=event.text)
         if self.heard_at - self._noted_at >= _PROGRESS_EVERY:
             self._noted_at = self.heard_at
-            now = self.backstage.now()
-            self.backstage.store.transaction(Progress(self.packet.run_id, now, self.generation, self.usage, self.steps))
+            self._progressed()
+
+    def _progressed(self) -> None:
+        now = self.backstage.now()
+        self.backstage.store.transaction(Progress(self.packet.run_id, now, self.generation, self.usage, self.steps))
 
     # -- what others want of it -----------------------------------------------------------------------
 
