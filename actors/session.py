@@ -388,12 +388,15 @@ class SessionActor(LoopActor):
     async def _interrupt_resumable(self) -> None:
         """Runs that may resume are left without an end: the next start takes them up."""
         stopped = killed("host_stopped", "the host stopped")
+        for nested in tuple(self.fostered):
+            await nested._interrupt_resumable()  # noqa: SLF001 - the same class
         for run in tuple(self.roster.unfinished.values()):
             if run.packet.restart == "resume" and run.durable and run.claim(stopped):
                 run.seen_out = True
                 if run.actor is not None:
                     self.backstage.kernel.cancel(run.actor)
                 if run.nested is not None:
+                    await run.nested._interrupt_resumable()  # noqa: SLF001 - the same class
                     await run.nested.end_children(stopped)
                     run.nested.seal()
                 self.ended(run)
