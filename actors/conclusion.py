@@ -22,6 +22,7 @@ from understudy.protocol.model import Turn
 if TYPE_CHECKING:
     from understudy.actors.endings import Ending
     from understudy.actors.live_run import LiveRun
+    from understudy.protocol import SpawnPacket
 
 logger = logging.getLogger("understudy")
 
@@ -80,8 +81,7 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
     packet, backstage = run.packet, run.backstage
     output, condensation = condense(full, backstage.config.max_result_tokens)
     completed = ending.reason is EndReason.COMPLETED
-    # os.path: a path that cannot even be looked for is not there. Path.exists would raise.
-    outputs = {path: os.path.exists(Path(packet.cwd, path)) for path in packet.expected_outputs}  # noqa: PTH110
+    verified, missing = outputs_of(packet)
     return SubAgentResult(
         run_id=packet.run_id,
         generation=run.generation,
@@ -95,8 +95,8 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
         condensation=condensation,
         recent_files=tuple([RecentFile(path=path, provenance=how) for path, how in run.files.items()]),
         dropped_files=run.dropped_files,
-        verified_outputs=tuple([path for path, there in outputs.items() if there]),
-        missing_outputs=tuple([path for path, there in outputs.items() if not there]),
+        verified_outputs=verified,
+        missing_outputs=missing,
         usage=run.usage,
         steps=run.steps,
         runtime_ms=0 if run.started_at is None else max(0, backstage.now() - run.started_at),
@@ -104,6 +104,13 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
         kept=packet.cleanup == "keep",
         is_follow_up=run.is_follow_up,
     )
+
+
+def outputs_of(packet: SpawnPacket) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the outputs that were expected: those that are on disk, and those that are not."""
+    # os.path: a path that cannot even be looked for is not there. Path.exists would raise.
+    there = {path: os.path.exists(Path(packet.cwd, path)) for path in packet.expected_outputs}  # noqa: PTH110
+    return tuple(path for path in there if there[path]), tuple(path for path in there if not there[path])
 
 
 async def _commit(run: LiveRun, result: SubAgentResult, full: str) -> SubAgentResult:

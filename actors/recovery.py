@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Literal
 
+from understudy.actors.conclusion import outputs_of
 from understudy.actors.delivery import bring, bury
 from understudy.actors.endings import ghost
 from understudy.actors.host import surely_dead
@@ -55,8 +56,11 @@ def in_need(backstage: Backstage) -> set[SessionKey]:
 def fate(record: RunRecord, backstage: Backstage) -> Fate:
     """What becomes of an unfinished run whose host is gone."""
     facts, packet, config = record.facts, record.packet, backstage.config
+    # A secret that was redacted on write is gone: the child cannot be given what it had.
+    unarmed = any(REDACTED in value for value in packet.env.values())
+    able = not unarmed and packet.runner in backstage.runners and packet.depth < config.max_spawn_depth
     if facts.started_at is None:
-        return "queued" if record.queued_at is not None else "vanished"
+        return "vanished" if record.queued_at is None else "queued" if able else "interrupted"
     if packet.restart != "resume" or facts.cancel_requested_at is not None:
         return "interrupted"
     now = backstage.now()
@@ -64,23 +68,42 @@ def fate(record: RunRecord, backstage: Backstage) -> Fate:
     last = record.restarted_at or facts.started_at
     too_often = restarts >= config.max_restarts and now - last < config.restart_window_ms
     out_of_time = facts.deadline_at is not None and facts.deadline_at <= now
-    # A secret that was redacted on write is gone: the child cannot be given what it had.
-    unarmed = any(REDACTED in value for value in packet.env.values())
-    able = packet.runner in backstage.runners and packet.depth < config.max_spawn_depth
-    return "interrupted" if too_often or out_of_time or unarmed or not able else "resumes"
+    return "interrupted" if too_often or out_of_time or not able else "resumes"
 
 
 async def recover(session: SessionActor) -> None:
     """Bring everything below an opened session to where it belongs."""
+    runs = session.backstage.store.runs
+    for record in runs.children(session.key, unfinished=True):
+        await _recover_run(session, record)
+    if session.owner is None:
+        # What is left has lost its parent: one that had finished while they still worked.
+        for record in runs.unfinished(root_session_key=session.key):
+            await _recover_run(_nearest(session, record), record)
+    # Whoever ran before them may be gone: nobody else would call them.
+    session.roster.grant()
+
+
+async def _recover_run(session: SessionActor, record: RunRecord) -> None:
     backstage = session.backstage
-    records = backstage.store.runs.children(session.key, unfinished=True)
-    for record in records:
-        if record.run_id in backstage.live:
-            continue
-        what = fate(record, backstage)
-        if what in {"queued", "resumes"} and await _take_over(session, record, queued=what == "queued"):
-            continue
-        await _end_all(session, record)
+    now = backstage.store.runs.get(record.run_id)
+    if record.run_id in backstage.live or now is None or now.facts.ended_at is not None:
+        return  # taken up or ended together with one above it
+    what = fate(record, backstage)
+    if what in {"queued", "resumes"} and await _take_over(session, record, queued=what == "queued"):
+        return
+    await _end_all(session, record)
+
+
+def _nearest(session: SessionActor, record: RunRecord) -> SessionActor:
+    """The session of the nearest run above that lives; the host's own when there is none."""
+    backstage, above = session.backstage, record.parent_run_id
+    while above is not None:
+        if above in backstage.live:
+            return backstage.live[above].own_session()
+        parent = backstage.store.runs.get(above)
+        above = None if parent is None else parent.parent_run_id
+    return session
 
 
 async def deliver_waiting(session: SessionActor) -> None:
@@ -146,6 +169,7 @@ async def _end_all(session: SessionActor, record: RunRecord) -> None:
     said = [t.turn.text for t in backstage.store.transcripts.turns(record.session_key) if t.turn.role == "assistant"]
     full = said[-1] if said else ""
     output, condensation = condense(full, backstage.config.max_result_tokens)
+    verified, missing = outputs_of(packet)
     result = SubAgentResult(
         run_id=record.run_id,
         generation=facts.generation,
@@ -158,8 +182,11 @@ async def _end_all(session: SessionActor, record: RunRecord) -> None:
         output=output,
         condensation=condensation,
         recent_files=_touched(backstage, record),
+        verified_outputs=verified,
+        missing_outputs=missing,
         usage=record.usage,
         steps=record.steps,
+        full_ref=backstage.full_reference(record.session_key, record.run_id),
         runtime_ms=0 if facts.started_at is None else now - facts.started_at,
         kept=packet.cleanup == "keep",
         is_follow_up=record.is_follow_up,
@@ -169,11 +196,16 @@ async def _end_all(session: SessionActor, record: RunRecord) -> None:
 
 
 def _touched(backstage: Backstage, record: RunRecord) -> tuple[RecentFile, ...]:
-    """The files a run had reported before its host died, in touch order."""
+    """The files a run had reported, or taken over from its children, before its host died; in touch order."""
+    runs = backstage.store.runs
+    told = [event for event in runs.events(record.run_id) if "path" in event.data]
+    touched = [(event.at, RecentFile.model_validate(dict(event.data))) for event in told]
+    for child in runs.children(record.session_key):
+        merged_at, result = child.facts.delivered_at, runs.result(child.run_id)
+        if merged_at is not None and result is not None:
+            touched += [(merged_at, file) for file in result.recent_files]
     files: dict[str, RecentFile] = {}
-    for event in backstage.store.runs.events(record.run_id):
-        path = event.data.get("path")
-        if isinstance(path, str):
-            files.pop(path, None)
-            files[path] = RecentFile.model_validate({"path": path, "provenance": event.data.get("provenance")})
+    for _, file in sorted(touched, key=lambda pair: pair[0]):
+        before = files.pop(file.path, file)
+        files[file.path] = before if before.provenance == "changed" else file
     return tuple(files.values())

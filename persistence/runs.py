@@ -87,11 +87,12 @@ class Runs:
         open_only = "AND ended_at IS NULL" if unfinished else ""
         return self._list(f"WHERE parent_session_key = ? {open_only} ORDER BY id", (session_key,))
 
-    def unfinished(self, *, host: str | None = None) -> list[RunRecord]:
-        """Runs without an end, of one host incarnation or of all, in order of acceptance."""
-        if host is None:
-            return self._list("WHERE ended_at IS NULL ORDER BY id")
-        return self._list("WHERE ended_at IS NULL AND host = ? ORDER BY id", (host,))
+    def unfinished(self, *, host: str | None = None, root_session_key: str | None = None) -> list[RunRecord]:
+        """Runs without an end, of one host incarnation, of one tree, or of all, in order of acceptance."""
+        asked = {"host": host, "root_session_key": root_session_key}
+        chosen = {column: value for column, value in asked.items() if value is not None}
+        conditions = " AND ".join(["ended_at IS NULL", *(f"{column} = ?" for column in chosen)])
+        return self._list(f"WHERE {conditions} ORDER BY id", tuple(chosen.values()))
 
     def abandoned(self, *, stale_before: int) -> list[RunRecord]:
         """Runs without an end whose host has stopped, is unknown, or has not been heard of since that time."""

@@ -538,7 +538,12 @@ def test_the_runtime_as_a_whole_has_a_limit_and_serves_sessions_in_order(manual_
 def test_graph_nodes_bypass_the_children_limit_and_no_other(manual_clock: ManualClock) -> None:
     """Depth, allow-list, budget and deadline hold for them; they take nobody's slot."""
     runner = Gated(manual_clock)
-    limits: dict[str, Any] = {"max_children_per_agent": 1, "max_total_children": 1, "tree_token_budget": 100, "max_spawn_depth": 2}
+    limits: dict[str, Any] = {
+        "max_children_per_agent": 1,
+        "max_total_children": 1,
+        "tree_token_budget": 100,
+        "max_spawn_depth": 2,
+    }
     others: dict[str, Runner] = {"spend": ScriptedRunner([tokens(100), Final("spent")])}
     with stage(manual_clock, runner, others=others, **limits) as runtime:
         session = runtime.session(KEY)
