@@ -40,6 +40,7 @@ async def conclude(run: LiveRun) -> None:
         # First those below: their results are merged here, so their files and usage are part of this one.
         await run.nested.end_children(killed("parent_stopped", f"its parent run {run.packet.run_id} ended"))
     if run.nested is not None:
+        await run.nested.take_in()
         run.nested.seal()
     if ending.output is None:
         full = run.output

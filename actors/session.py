@@ -330,6 +330,13 @@ class SessionActor(LoopActor):
             session = session.owner.session
         return session
 
+    async def take_in(self) -> None:
+        """Wait for results that are being merged right now: what comes with them belongs to the owner's own."""
+        roster = self.roster
+        while coming := [run for run_id, run in roster.unsettled.items() if run_id not in roster.unfinished]:
+            for run in coming:
+                await control.settled(run)
+
     def seal(self) -> None:
         """The owner's result is being made: from now on results go to whoever is above."""
         assert self.owner is not None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from understudy.actors import AsyncRuntime, Runtime
+from understudy.actors import AsyncRuntime, FunctionRunner, Runtime
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors._kernel.loop import actor_of, mailbox_of
 from understudy.actors.testing import CrashPoint, ManualClock, ScriptedRunner
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from understudy.actors.handles import AsyncRunHandle
     from understudy.actors.live_run import LiveRun
-    from understudy.actors.runners import RunContext
+    from understudy.actors.runners import AsyncFunctionContext, RunContext
     from understudy.actors.testing import Gate
     from understudy.actors.testing.scripted_runner import RunnerStep
     from understudy.protocol import SpawnPacket, SubAgentResult
@@ -300,6 +300,42 @@ def test_two_ends_of_a_run_that_still_waits_for_a_slot(first: str, second: str, 
     winner = asyncio.run(race(tmp_path, first, second, when=when, where="queued"))
     ends = {ENDS[name] for name in (first, second) if name != "grant"}
     assert winner == ENDS[first] if when == "claimed" else winner in ends
+
+
+def test_a_parent_that_finishes_while_a_result_is_merged_into_it_takes_it_along(tmp_path: Path) -> None:
+    """The merge is on its way to the disk: what the grandchild touched is the child's, and so the session's."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        gate, held = clock.gate(), CrashPoint("merge.before", "delay")
+
+        async def work(packet: SpawnPacket, context: AsyncFunctionContext) -> str:
+            context.touch(f"{packet.label}.py")
+            if packet.label == "child":
+                await context.spawn(Spawn(task="below", label="grandchild"))
+                await gate
+            return "done"
+
+        runners = {"default": FunctionRunner(work)}
+        async with AsyncRuntime(tmp_path / "agents.db", clock=clock, runners=runners, commit_hook=held) as runtime:
+            session = await runtime.session(KEY, workspace=tmp_path)
+            child = await session.spawn(Spawn(task="above", label="child"))
+            assert await asyncio.get_running_loop().run_in_executor(None, held.reached.wait, 30)
+            gate.open()
+            for _ in range(30):
+                await asyncio.sleep(0)
+            held.release()
+            result = await child.result()
+            assert [file.path for file in result.recent_files] == [
+                str(tmp_path / "child.py"),
+                str(tmp_path / "grandchild.py"),
+            ]
+            assert session.working_context.recent_files == (
+                str(tmp_path / "grandchild.py"),
+                str(tmp_path / "child.py"),
+            )
+
+    asyncio.run(main())
 
 
 def test_closing_a_runtime_twice_is_closing_it_once(manual_clock: ManualClock) -> None:

@@ -103,7 +103,7 @@ def ends(runtime: Runtime) -> dict[str, tuple[str, str | None]]:
     assert runtime.store.problems() == []
     assert runtime.store.runs.unfinished() == []
     assert runtime.store.outbox.undelivered() == []
-    found = {}
+    found: dict[str, tuple[str, str | None]] = {}
     for run in runtime.runs().items:
         result = runtime.store.runs.result(run.run_id)
         assert result is not None
