@@ -11,7 +11,7 @@ import pytest
 
 from understudy.actors import FunctionRunner, Runtime, SessionBusy
 from understudy.actors.testing import CrashPoint, ManualClock, ScriptedRunner
-from understudy.persistence.operations import RequestCancel
+from understudy.persistence.operations import HostStopped, RequestCancel
 from understudy.protocol import Budget, RuntimeConfig, Spawn
 from understudy.protocol.model import Turn, UsageReport
 from understudy.protocol.runner import Final, Said, Touched
@@ -533,3 +533,23 @@ def test_a_host_of_elsewhere_is_dead_after_a_long_silence(lives: Lives) -> None:
             runtime.session(KEY)
         lives.clock.advance(32)
         assert (ends(runtime), notes(runtime)) == ({"a": LOST}, {"a": 1})
+
+
+def test_a_host_that_was_taken_for_dead_and_is_not_comes_too_late(lives: Lives) -> None:
+    """It was only asleep: its end belongs to an older generation, is recorded as late, and changes nothing."""
+    old, new = Gated(), Gated()
+    with lives.host(old) as asleep:
+        handle = asleep.session(KEY).spawn(Spawn(task="a", label="a", restart="resume"))
+        lives.clock.run_until_idle()
+        asleep.store.transaction(HostStopped(asleep._backstage.host, lives.clock.wall_ms())).result(WAIT)
+        with lives.host(new) as runtime:
+            lives.clock.run_until_idle()
+            assert (old.began, new.began) == (["a"], ["a"])
+            old.gates["a"].open()
+            lives.clock.run_until_idle()
+            assert runtime.run(handle.run_id).status == "running"
+            (late,) = runtime.store.runs.late_endings(handle.run_id)
+            assert (late.generation, late.end_reason) == (1, "completed")
+            new.gates["a"].open()
+            assert runtime.run(handle.run_id).result(timeout=WAIT).generation == 2
+            assert (ends(runtime), notes(runtime)) == ({"a": DONE}, {"a": 1})
