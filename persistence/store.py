@@ -71,8 +71,8 @@ class Store:
         self.dead_letters = DeadLetters(reader)
         self.transcripts = Transcripts(reader)
         self.search = Search(reader)
-        self.ingest = Ingest(self, reader, wall_ms)
-        self.results = Results(self, reader, results_dir, wall_ms)
+        self.ingest = Ingest(self, wall_ms)
+        self.results = Results(self, results_dir, wall_ms)
 
     @classmethod
     def open(
