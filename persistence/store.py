@@ -101,7 +101,8 @@ class Store:
         if path is None:
             temporary = Path(tempfile.mkdtemp(prefix="understudy-"))
             path = temporary / "store.db"
-        name = str(path)
+        # Absolute: a connection opened after the host has changed its folder must find the same file.
+        name = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
         try:
             if name != MEMORY:
                 prepare(name, busy_timeout_ms=busy_timeout_ms, migrations=migrations)

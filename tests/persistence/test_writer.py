@@ -300,6 +300,18 @@ class TestClosing:
         with Store.open(path, wall_ms=lambda: 0) as again:
             assert texts(again, given) == [str(number) for number in range(10)]
 
+    def test_a_relative_path_stays_the_same_file(
+        self, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Connections are opened when they are needed: a host that has changed its folder means the same file."""
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        with Store.open("store.db", wall_ms=lambda: 0) as store:
+            store.transaction(given.opened()).result(10)
+            monkeypatch.chdir("elsewhere")
+            assert store.sessions.get(given.parent) is not None
+            assert store.path == tmp_path / "store.db"
+
     def test_a_private_store_leaves_nothing_behind(self, given: Given) -> None:
         """Without a path the file lives in a folder of its own, only its owner's, and goes with the store."""
         with Store.open(None, wall_ms=lambda: 0) as store:
