@@ -341,7 +341,31 @@ class Books:
             self.under_way -= 1
 
 
+class Broken(Books):
+    """A clock that fails when it is told of the end."""
+
+    def work_finished(self) -> None:
+        raise RuntimeError("the clock is gone")
+
+
 class TestBusySignal:
+    def test_a_writer_that_dies_leaves_nobody_waiting(
+        self, path: Path, given: Given, doorstop: Doorstop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever is queued and whoever comes later is told; the commit that was made stands."""
+        died: list[str] = []
+        monkeypatch.setattr(threading, "excepthook", lambda args: died.append(str(args.exc_value)))
+        with Store.open(path, wall_ms=lambda: 0, commit_hook=doorstop, busy=Broken()) as store:
+            doorstop.hold(store)
+            queued = store.transaction(*given.accept(1))
+            doorstop.release()
+            with pytest.raises(StoreClosedError, match="the writer has ended"):
+                queued.result(10)
+            with pytest.raises(StoreClosedError):
+                store.transaction(*given.accept(2))
+            assert store.sessions.get(given.parent) is not None
+        assert died == ["the clock is gone"]
+
     def test_every_start_has_its_finish(self, path: Path, given: Given, doorstop: Doorstop) -> None:
         """Of work that was committed, refused, struck by a hook, and of work refused at the door."""
         books = Books()
