@@ -14,7 +14,13 @@ from understudy.persistence.errors import DuplicateRunError
 
 if TYPE_CHECKING:
     from understudy.persistence import operations as op
+    from understudy.persistence._bulk import Row
     from understudy.persistence._round import Item, Round
+    from understudy.protocol import Usage
+
+# A runner may report any number, and none may keep its run from ending. Beyond this one it is counted as this
+# one: it fits, and so does the sum of thirty thousand of them.
+_MOST = 2**48
 
 
 # Columns that are copied as they are.
@@ -112,15 +118,18 @@ def progress(work: Round, items: list[Item[op.Progress]]) -> None:
         """,
         "(?,?,?,?,?,?,?)",
         [
-            (new.run_id, new.generation, new.at, None, None, None, new.steps)
-            if new.usage is None
-            else (
+            (
                 *(new.run_id, new.generation, new.at),
-                *(new.usage.input_tokens, new.usage.output_tokens, new.usage.cost_usd, new.steps),
+                *((None, None, None) if new.usage is None else _counted(new.usage)),
+                None if new.steps is None else min(new.steps, _MOST),
             )
             for new in [item.operation for item in items]
         ],
     )
+
+
+def _counted(usage: Usage) -> Row:
+    return min(usage.input_tokens, _MOST), min(usage.output_tokens, _MOST), min(usage.cost_usd, float(_MOST))
 
 
 def request_cancel(work: Round, items: list[Item[op.RequestCancel]]) -> None:
@@ -157,7 +166,7 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
             (
                 *(end.run_id, end.generation, new.at, end.end_reason),
                 None if end.failure is None else redactor.document(end.failure)[0],
-                *(end.partial, end.usage.input_tokens, end.usage.output_tokens, end.usage.cost_usd, end.steps),
+                *(end.partial, *_counted(end.usage), min(end.steps, _MOST)),
             )
             for new, end in [(item.operation, item.operation.result) for item in items]
         ],
