@@ -117,8 +117,17 @@ _OUR_NAMES = frozenset(
     {
         *("type", "run_id", "parent_run_id", "session_key", "parent_session_key", "root_session_key"),
         *("agent_id", "runner", "end_reason", "kind", "failure.kind", "recent_files.provenance"),
+        *("cleanup", "restart"),
     }
 )
+# What is validated as one line when it is read again, and so must not grow beyond the longest.
+_OUR_LINES = frozenset(
+    {
+        *("label", "artifact_refs", "tool_groups", "expected_outputs", "workspace_dir", "cwd", "model", "spec_id"),
+        *("graph.graph_id", "graph.node_id", "graph_shared_dir"),
+    }
+)
+_LONGEST_LINE = 4096
 
 # What holds no text, or an identifier that must stay what it is: nearly all of a message.
 _HARMLESS = frozenset({int, float, bool, RunId, SessionKey, EndReason, Usage, Condensation})
@@ -213,7 +222,10 @@ class Redactor:
             return item
         if secret:
             return REDACTED
-        return self.text(item) if isinstance(item, str) else item
+        if not isinstance(item, str):
+            return item
+        said = self.text(item)
+        return said[:_LONGEST_LINE] if kept and path in _OUR_LINES else said
 
 
 def _suspect(lowered: str) -> bool:

@@ -211,6 +211,35 @@ def test_names_of_our_own_are_never_redacted(tmp_path: Path) -> None:
         assert record.facts.failure.kind == "runner_crash"
 
 
+@pytest.mark.parametrize(("cleanup", "restart"), [("keep", "fail"), ("delete", "resume")])
+def test_what_a_restart_decides_by_is_never_redacted(tmp_path: Path, cleanup: str, restart: str) -> None:
+    """Even where the host registered the very word."""
+    with a_store(tmp_path, secrets=["keep", "fail", "delete", "resume"]) as store:
+        accept(store, "r1", cleanup=cleanup, restart=restart)
+        record = store.runs.get("r1")
+        assert record is not None
+        assert (record.packet.cleanup, record.packet.restart) == (cleanup, restart)
+
+
+def test_redaction_makes_no_line_too_long_to_be_read(tmp_path: Path) -> None:
+    """What is taken out may be shorter than what stands for it: a line is then cut, text is not."""
+    said = "pwd=abcd " * 450
+    lines: dict[str, Any] = {
+        "label": said,
+        "cwd": said,
+        "artifact_refs": (said,),
+        "graph": {"graph_id": said, "node_id": "n"},
+    }
+    with a_store(tmp_path) as store:
+        packet = accept(store, "r1", task=said, **lines)
+        finish(store, packet, output=said)
+        record, result = store.runs.get("r1"), store.runs.result("r1")
+        assert record is not None
+        assert result is not None
+        assert len(record.packet.label) == len(result.label) == 4096
+        assert record.packet.task == result.output == "pwd=[redacted] " * 450
+
+
 def test_an_event_of_broken_text_does_not_take_the_end_down(tmp_path: Path) -> None:
     """Half an emoji in an error message must not keep a run from ending."""
     with a_store(tmp_path) as store:
