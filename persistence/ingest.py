@@ -92,7 +92,7 @@ class Ingest:
         replaced. When the file was cut short, rotated or rewritten it is read anew, and only lines that the
         session does not have yet are stored.
         """
-        name = str(Path(path).absolute())
+        name = str(Path(path).resolve())  # one file, however it is spelled
         with Path(name).open("rb") as file:
             known = self._store.transcripts.taken_in(name)
             restarted = known is not None and _anchor(file, known[0]) != known[1]
