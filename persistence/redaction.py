@@ -34,8 +34,19 @@ class _Rule(NamedTuple):
 # fail, or is bounded in number, or begins only where a stretch of its own class does: no stretch of text is read
 # more than a bounded number of times, so the time is linear in the text.
 _NAMES = (
-    r"password|passwd|pwd|passphrase|secret|token|(?:api|access|private|secret|signing|encryption)[_ -]?key"
+    r"password|passwd|pwd|passphrase|passcode|(?<=_)pass|secret|token"
+    r"|(?:api|access|account|private|secret|signing|encryption)[_ -]?key|secret_key_base"
     r"|authorization|credentials?"
+)
+_NAME_HINTS = (
+    *("password", "passwd", "pwd", "passphrase", "passcode", "_pass", "secret", "token"),
+    *(
+        f"{kind}{sign}key"
+        for kind in ("api", "access", "account", "private", "signing", "encryption")
+        for sign in "_ -"
+    ),
+    *(f"{kind}key" for kind in ("api", "access", "account", "private", "signing", "encryption")),
+    *("authorization", "credential"),
 )
 _RULES = (
     _Rule(
@@ -68,25 +79,51 @@ _RULES = (
         rf"\1 {REDACTED}",
     ),
     _Rule(
-        # name = value, "name": "value", name: value; what is quoted goes up to the quote, blanks included.
-        (
-            *("password", "passwd", "pwd", "passphrase", "secret", "token", "api_key", "apikey", "api-key"),
-            *("api key", "access_key", "access-key", "accesskey", "private_key", "private-key", "privatekey"),
-            *("signing_key", "signing-key", "signingkey", "encryption_key", "encryption-key", "encryptionkey"),
-            *("authorization", "credential"),
-        ),
+        # A scheme and what follows it; those above keep their scheme.
+        ("authorization",),
         re.compile(
-            rf"((?:{_NAMES})\\?[\"']?[ \t]{{0,4}}(?:=>|:=|=|:)[ \t]{{0,4}})(?:"
-            r"(\\?\")(?:[^\"\\\n]|\\(?!\"))++"
-            r"|(\\?')(?:[^'\\\n]|\\(?!'))++"
-            r"|(?!\[redacted\]|bearer |basic )[^\s\"'`,;<>(){}\[\]\\]{4,})",
+            r"(authorization\\?[\"']?[ \t]{0,32}[:=][ \t]{0,32}\\?[\"']?)"
+            r"(?:token|api-?key|key|digest|negotiate|ntlm|hawk|oauth|dpop|signature|aws4-hmac-sha256)[ \t]{1,4}"
+            r"[^\s\"'\\][^\r\n\"'\\]*",
+            re.IGNORECASE,
+        ),
+        rf"\1{REDACTED}",
+    ),
+    _Rule(
+        # name = value, "name": "value", name: value; what is quoted goes up to the quote, blanks included. A quote
+        # that is escaped ends what began with an escaped one, and is part of what did not.
+        _NAME_HINTS,
+        re.compile(
+            rf"((?:{_NAMES})\\?[\"']?[ \t]{{0,32}}(?:=>|:=|=|:)[ \t]{{0,32}}(?:[rbfu]{{1,2}}(?=[\"']))?)(?:"
+            r"(\\\")(?:[^\"\\\n]|\\(?!\"))++"
+            r"|(\\')(?:[^'\\\n]|\\(?!'))++"
+            r"|(\"(?:\"\")?)(?:[^\"\\\n]|\\[^\n])++"
+            r"|('(?:'')?)(?:[^'\\\n]|\\[^\n])++"
+            r"|(`)[^`\n]++"
+            r"|(?!\[redacted\]|bearer |basic |(?:null|none|true|false)\b)[^\s\"'`,;<>(){}\[\]\\]{4,})",
+            re.IGNORECASE,
+        ),
+        rf"\1\2\3\4\5\6{REDACTED}",
+    ),
+    _Rule(
+        # --name value: in quotes, or with something in it that words do not have.
+        tuple(f"-{name}" for name in _NAME_HINTS),
+        re.compile(
+            rf"(--(?:[a-z0-9]{{1,16}}-){{0,3}}(?:{_NAMES})[ \t]{{1,4}})(?:"
+            r"(\")[^\"\n]++|(')[^'\n]++|(?![-\[])(?=[a-z.,-]{0,64}[0-9_+/=$!#%&*@])[^\s\"'`<>(){}\[\]\\]{4,})",
             re.IGNORECASE,
         ),
         rf"\1\2\3{REDACTED}",
     ),
     _Rule(
+        tuple(f"{name}>" for name in (*_NAME_HINTS, "credentials")),
+        re.compile(rf"((?:{_NAMES})>)[^<>\n]{{1,512}}(?=</)", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    _Rule(
+        # A password may hold a colon or an at; a number before a question mark is a port.
         ("://",),
-        re.compile(r"(://[^\s/:@\"']{0,128}:)[^\s/:@\"']{1,256}(?=@)"),
+        re.compile(r"(://[^\s/:@\"']{0,128}:)(?![0-9]{1,5}[?#])[^\s/\"'<>]{1,256}(?=@)"),
         rf"\1{REDACTED}",
     ),
 )
@@ -147,7 +184,8 @@ class Redactor:
     __slots__ = ("_values",)
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        kept = {value for value in values if len(value) >= _SHORTEST_VALUE}
+        # A value read from a file has a line break that it has nowhere else.
+        kept = {value for given in values if len(value := given.strip()) >= _SHORTEST_VALUE}
         # In JSON a value may stand escaped, in either spelling.
         kept |= {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in kept for ascii_only in (True, False)}
         # The longest first, so that a value inside another leaves no rest of it behind.
