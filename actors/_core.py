@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import reprlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from understudy.actors import recovery
@@ -23,12 +24,12 @@ from understudy.actors.host import incarnation, process_started
 from understudy.actors.session import Place, SessionActor
 from understudy.actors.tree import Tally, tree_budget
 from understudy.actors.watchdog import Watchdog
-from understudy.persistence import Store, StoreClosedError, StoreError
+from understudy.persistence import MemoryStore, Store, StoreClosedError, StoreError
 from understudy.persistence import operations as op
 from understudy.protocol import RunId, RuntimeConfig, SessionKey, WorkingContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pykka import ActorRef
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from understudy.actors.events import Subscription
     from understudy.actors.hooks import OnEnded, PrepareSpawn
     from understudy.actors.runners.contract import Runner
-    from understudy.persistence import Commit, DeadLetterRecord, Page, RunRecord
+    from understudy.persistence import Commit, DeadLetterRecord, Ledger, Page, RunRecord
     from understudy.persistence.operations import Visibility
     from understudy.protocol import Event
     from understudy.protocol.commit_points import CommitHook
@@ -50,6 +51,7 @@ logger = logging.getLogger("understudy")
 
 A = TypeVar("A", bound=LoopActor)
 DEFAULT_RUNNER = "default"
+IN_MEMORY = ":memory:"
 
 # It bounds every part, and survives objects that cannot show themselves.
 _REPR = reprlib.Repr()
@@ -70,21 +72,22 @@ class Core:
         prepare_spawn: PrepareSpawn | None = None,
         on_ended: OnEnded | None = None,
         secrets: Iterable[str] = (),
+        results_dir: Path | None = None,
         commit_hook: CommitHook | None = None,
     ) -> None:
         """``store`` is the database's path; without one it is a private temporary file, gone at exit.
 
-        ``runners`` do the work, by name; ``secrets`` are values that are never written; ``commit_hook`` is for
-        tests (see `understudy.actors.testing.CrashPoint`).
+        ":memory:" keeps everything in memory and nothing after it: for hosts that want speed and no history.
+        ``runners`` do the work, by name; ``secrets`` are values that are never written; ``results_dir`` is by
+        default the folder ``results`` beside the database; ``commit_hook`` is for tests (see
+        `understudy.actors.testing.CrashPoint`).
         """
         self.config = config or RuntimeConfig()
         self.clock: Clock = clock or SystemClock()
         self._kernel = ActorLoop(clock=self.clock, dead_letters=self._unhandled)
         self._letters: list[Commit] = []
         self._opening: asyncio.Lock
-        self._open_store: Callable[[], Store] = lambda: Store.open(
-            store, wall_ms=self.clock.wall_ms, busy=self.clock, secrets=tuple(secrets), commit_hook=commit_hook
-        )
+        self._open_store = partial(_open_store, store, self.clock, tuple(secrets), results_dir, commit_hook)
         self._runners = dict(runners or {})
         self._hooks = Hooks(prepare_spawn, on_ended)
         self._backstage: Backstage
@@ -225,7 +228,7 @@ class Core:
         return self._kernel.pool.abandoned_threads
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Ledger:
         """Everything that survives, to be read."""
         return self._backstage.store
 
@@ -316,6 +319,25 @@ class Core:
                 await bring(session, result, announce=False)
             backstage.emit_about(result, "session:sub_agent_dead_letter_delivered", session.key)
         return True
+
+
+def _open_store(
+    path: Path | str | None,
+    clock: Clock,
+    secrets: tuple[str, ...],
+    results_dir: Path | None,
+    commit_hook: CommitHook | None,
+) -> Ledger:
+    if str(path) == IN_MEMORY:
+        return MemoryStore(wall_ms=clock.wall_ms, commit_hook=commit_hook, results_dir=results_dir, secrets=secrets)
+    return Store.open(
+        path,
+        wall_ms=clock.wall_ms,
+        busy=clock,
+        secrets=secrets,
+        results_dir=results_dir,
+        commit_hook=commit_hook,
+    )
 
 
 def _described(message: object) -> str:

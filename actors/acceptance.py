@@ -51,11 +51,7 @@ async def accept(run: LiveRun) -> bool:
                 is_follow_up=run.is_follow_up,
                 idempotency_key=run.idempotency_key,
                 digest=run.digest,
-            ),
-            *(
-                ()
-                if run.granted is not None
-                else (StartRun(packet.run_id, run.accepted_at, backstage.host, deadline_at=packet.deadline_at),)
+                started=run.granted is None,
             ),
             AppendTurns(packet.session_key, run.accepted_at, (task,), packet.run_id),
             point="accept",
@@ -80,8 +76,10 @@ def _committed(run: LiveRun) -> bool:
 def _acknowledge(run: LiveRun) -> None:
     for reply in run.replies:
         reply(run)
-    run.replies.clear()
+    run.replies = []
     packet, backstage = run.packet, run.backstage
+    if not backstage.bus.subscriptions:
+        return
     backstage.emit("session:sub_agent_spawned", run, label=packet.label, runner=packet.runner)
     backstage.emit("session:sub_agent_spawn_queued" if run.queued else "session:sub_agent_started", run)
 
@@ -120,7 +118,7 @@ async def start_queued(run: LiveRun) -> bool:
     except StoreError:
         # The acceptance is durable, so the run goes on; its end will say when it began.
         logger.warning("the start of run %s could not be stored yet", packet.run_id, exc_info=True)
-        run.unstored.append(start)
+        run.unstored += (start,)
     if run.ending is not None:
         return False
     backstage.emit("session:sub_agent_started", run)

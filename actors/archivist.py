@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.actors._kernel.actor import LoopActor
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("understudy")
 
-# A file costs more than a whole child: they are written in helpings, when the rush is over.
+# A file costs more than a whole child: they are written in helpings, when the rush is over or has lasted long.
 _QUIET_SECONDS = 2.0
+_LONGEST_RUSH = 30.0
+_HELPING = 20
 _EXPORT, _SWEEP = "export", "sweep"
 
 
@@ -30,10 +33,11 @@ class Archivist(LoopActor):
         super().__init__()
         self._backstage = backstage
         self._timer: Timer | None = None
+        self._exported_at = backstage.clock.monotonic()
 
     def expect(self) -> None:
         """A result was delivered: export it soon."""
-        if self._timer is None:
+        if self._timer is None and self._backstage.store.results.as_files:
             self._timer = self._backstage.clock.call_later(_QUIET_SECONDS, self._due)
 
     def _due(self) -> None:
@@ -43,19 +47,36 @@ class Archivist(LoopActor):
 
     async def on_receive(self, message: Any) -> None:
         """Export what is new, or sweep away what is old."""
-        backstage = self._backstage
-        results, pool = backstage.store.results, backstage.kernel.pool
         try:
             if message == _EXPORT:
-                for run_id in await pool.run(results.export_pending):
-                    self._tell("session:sub_agent_archived", run_id)
+                await self._export()
             elif message == _SWEEP:
-                before = backstage.now() - backstage.config.result_retention_ms
-                for run_id in await pool.run(lambda: results.sweep(ended_before=before)):
-                    self._tell("session:sub_agent_lifecycle_ended", run_id, end_reason=EndReason.SWEPT)
+                await self._sweep_old()
         except Exception:
             # A full disk, a folder taken away: the database has it all, and the next time comes.
             logger.exception("results could not be archived")
+
+    async def _export(self) -> None:
+        backstage = self._backstage
+        store, pool = backstage.store, backstage.kernel.pool
+        waiting = store.runs.unexported()
+        for helping in (waiting[i : i + _HELPING] for i in range(0, len(waiting), _HELPING)):
+            if backstage.closing:
+                return  # the next start goes on
+            if backstage.live and backstage.clock.monotonic() - self._exported_at < _LONGEST_RUSH:
+                self.expect()  # children work: a file costs more than one of them
+                return
+            exported = await pool.run(partial(store.results.export_all, helping))
+            for run_id in exported:
+                self._tell("session:sub_agent_archived", run_id)
+        self._exported_at = backstage.clock.monotonic()
+
+    async def _sweep_old(self) -> None:
+        backstage = self._backstage
+        before = backstage.now() - backstage.config.result_retention_ms
+        results = backstage.store.results
+        for run_id in await backstage.kernel.pool.run(lambda: results.sweep(ended_before=before)):
+            self._tell("session:sub_agent_lifecycle_ended", run_id, end_reason=EndReason.SWEPT)
 
     def sweep(self) -> None:
         """Apply retention now."""

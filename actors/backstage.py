@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import tempfile
 import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from understudy.actors.runners.contract import Runner
     from understudy.actors.session import SessionActor
     from understudy.actors.watchdog import Watchdog
-    from understudy.persistence import Store
+    from understudy.persistence import Ledger
     from understudy.protocol import RuntimeConfig, SessionKey, SubAgentResult
     from understudy.protocol.events import EventName, EventValue
 
@@ -39,7 +40,7 @@ class Backstage:
         *,
         clock: Clock,
         config: RuntimeConfig,
-        store: Store,
+        store: Ledger,
         kernel: ActorLoop,
         runners: Mapping[str, Runner],
         hooks: Hooks,
@@ -66,7 +67,7 @@ class Backstage:
         self.archivist: Archivist
         self._count = itertools.count(1)
         self._latest = 0
-        self._results_root = str(store.results.root)
+        self._results_root = str(store.results.root) if store.results.as_files else None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def now(self) -> int:
@@ -79,12 +80,15 @@ class Backstage:
         return RunId(f"{self.host}-{next(self._count)}")
 
     def graph_dir(self, graph_id: str) -> str:
-        """The folder the nodes of a graph share, beside the database; made when the first node starts."""
+        """The folder the nodes of a graph share, beside the results; made when the first node starts."""
         name = urllib.parse.quote(graph_id, safe="")[:200].replace(".", "%2E")
-        return str(Path(self.store.results.root).parent / "graphs" / name)
+        beside = tempfile.gettempdir() if self._results_root is None else Path(self._results_root).parent
+        return str(Path(beside) / f"graphs-{self.host}" / name)
 
-    def full_reference(self, session_key: SessionKey, run_id: RunId) -> str:
+    def full_reference(self, session_key: SessionKey, run_id: RunId) -> str | None:
         """Where the full result will be found as a file. Put together as text: a Path would cost more than a turn."""
+        if self._results_root is None:
+            return None
         return f"{self._results_root}/{session_key.file_name}/{run_id.file_name}.json"
 
     def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

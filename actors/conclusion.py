@@ -56,6 +56,15 @@ async def conclude(run: LiveRun) -> None:
         return
     run.session.ended(run)
     backstage = run.backstage
+    if backstage.bus.subscriptions:
+        _tell(run, result)
+    if backstage.hooks.on_ended is not None:
+        backstage.task(_ended(run, result))
+    await deliver(run, result)
+
+
+def _tell(run: LiveRun, result: SubAgentResult) -> None:
+    backstage = run.backstage
     backstage.emit("session:sub_agent_completed", run, status=result.status)
     backstage.emit(
         "session:sub_agent_lifecycle_ended",
@@ -67,9 +76,6 @@ async def conclude(run: LiveRun) -> None:
         condensation_level=result.condensation.level,
         result_path=result.full_ref,
     )
-    if backstage.hooks.on_ended is not None:
-        backstage.task(_ended(run, result))
-    await deliver(run, result)
 
 
 async def _ended(run: LiveRun, result: SubAgentResult) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from understudy.protocol import EndReason, Failure
+from understudy.protocol._value import value
 
 if TYPE_CHECKING:
     from understudy.protocol.ending import ErrorKind
     from understudy.protocol.runner import Final
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ending:
     """Why a run is over; without an ``output`` of its own it keeps what was said so far."""
 

@@ -60,7 +60,7 @@ class GhostSweep(LoopActor):
             if run.ending is not None or not run.durable or run.queued:
                 continue
             deadline = run.packet.deadline_at
-            if run.actor is None or run.actor.actor_stopped.is_set():
+            if run.actor is None:
                 found += run.end(ghost("ghost", "its actor is gone and left no result"))
             elif deadline is not None and now > deadline + grace:
                 found += run.end(ghost("deadline", f"still there {(now - deadline) / 1000:g} s after its deadline"))

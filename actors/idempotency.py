@@ -8,14 +8,14 @@ from understudy.protocol import Rejection, RunId
 
 if TYPE_CHECKING:
     from understudy.actors.live_run import LiveRun
-    from understudy.persistence import Store
+    from understudy.persistence import Ledger
     from understudy.protocol import SessionKey, Spawn
 
 
 class SeenKeys:
     """The idempotency keys of one session: those on their way in memory, all others in the store."""
 
-    def __init__(self, store: Store, session_key: SessionKey) -> None:
+    def __init__(self, store: Ledger, session_key: SessionKey) -> None:
         self._store = store
         self._session_key = session_key
         self._live: dict[str, LiveRun] = {}

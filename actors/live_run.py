@@ -81,7 +81,9 @@ class LiveRun:
         "usage",
     )
 
-    def __init__(self, packet: SpawnPacket, session: SessionActor, *, now: int) -> None:  # noqa: PLR0915 - a line a fact
+    def __init__(  # noqa: PLR0915 - a line a fact
+        self, packet: SpawnPacket, session: SessionActor, replies: list[Reply], *, now: int
+    ) -> None:
         self.packet = packet
         self.session = session
         self.backstage: Backstage = session.backstage
@@ -103,14 +105,14 @@ class LiveRun:
         self.ending: Ending | None = None
         self.seen_out = False
         """Whether somebody brings the run to its result."""
-        self.unstored: list[Operation] = []
+        self.unstored: tuple[Operation, ...] = ()
         """What the store could not take so far; it goes with the end."""
         self.announce = False
         self.is_follow_up = False
         self.idempotency_key: str | None = None
         self.digest: str | None = None
         self.reply_to: ReplyTo | None = None
-        self.replies: list[Reply] = []
+        self.replies: list[Reply] = replies
         """Who waits to hear of the acceptance."""
 
         self.usage: Usage = NO_USAGE
@@ -120,16 +122,17 @@ class LiveRun:
         self.files: dict[str, Provenance] = {}
         """Touched files, in touch order."""
         self.dropped_files = 0
-        self._draft: list[str] = []
+        # Containers are made when they are needed: most children need none of these.
+        self._draft: list[str] | None = None
         self._text = ""
-        self._instructions: list[str] = []
-        self._appended: list[tuple[Commit, AppendTurns]] = []
+        self._instructions: list[str] | None = None
+        self._appended: list[tuple[Commit, AppendTurns]] | None = None
 
         self.heard_at = self.backstage.clock.monotonic()
         """When there was last real output."""
         self.spoke = False
         self.asking = 0
-        self.tools: dict[str, float | None] = {}
+        self.tools: dict[str, float | None] | None = None
         """Tools that run: until when each may, by its own timeout."""
         self.look_at: float | None = None
         """When the watchdog next looks whether it is silent; None where silence is no matter."""
@@ -149,7 +152,7 @@ class LiveRun:
     @property
     def output(self) -> str:
         """What was said so far: the turn under way, or the last whole one."""
-        return "".join(self._draft) or self._text
+        return "".join(self._draft or ()) or self._text
 
     # -- what the runner tells ------------------------------------------------------------------------
 
@@ -170,14 +173,19 @@ class LiveRun:
             self.backstage.watchdog.listen(self)
 
     def _drafted(self, event: TextDelta) -> None:
+        if self._draft is None:
+            self._draft = []
         self._draft.append(event.text)
 
     def _tool_started(self, event: ToolStarted) -> None:
         limit = event.timeout_ms
+        if self.tools is None:
+            self.tools = {}
         self.tools[event.call_id] = None if limit is None else self.heard_at + limit / 1000
 
     def _tool_ended(self, event: ToolEnded) -> None:
-        self.tools.pop(event.call_id, None)
+        if self.tools is not None:
+            self.tools.pop(event.call_id, None)
 
     def _asked(self, event: Asking) -> None:
         self.asking = max(0, self.asking + (1 if event.state == "asked" else -1))
@@ -185,7 +193,7 @@ class LiveRun:
     def _said(self, event: Said) -> None:
         turn = event.turn
         if turn.role == "assistant":
-            self._draft.clear()
+            self._draft = None
             self._text = turn.text or self._text
             self.steps += 1
         self.append(turn)
@@ -201,18 +209,20 @@ class LiveRun:
         turns = AppendTurns(key, now, (turn,), run_id)
         progress = Progress(run_id, now, self.generation, self.usage, self.steps)
         commit = self.backstage.store.transaction(turns, progress)
-        if len(self._appended) > 8:  # noqa: PLR2004 - often enough to stay short
+        if self._appended is None:
+            self._appended = []
+        elif len(self._appended) > 8:  # noqa: PLR2004 - often enough to stay short
             self._appended = [pair for pair in self._appended if not pair[0].done or pair[0].failed]
         self._appended.append((commit, turns))
 
     async def flush(self) -> None:
         """Wait until every turn so far is committed; what the store could not take goes with the end."""
-        pending, self._appended = self._appended, []
-        for commit, turns in pending:
+        pending, self._appended = self._appended, None
+        for commit, turns in pending or ():
             try:
                 await commit
             except Exception:  # noqa: BLE001 - whatever the store said, the turn is kept and tried again
-                self.unstored.append(turns)
+                self.unstored += (turns,)
 
     def _consumed(self, event: UsageReport) -> None:
         usage = event.usage
@@ -287,13 +297,13 @@ class LiveRun:
 
     def steer(self, message: str) -> None:
         """Give the run a new instruction; it is part of its history."""
-        self._instructions.append(message)
+        self._instructions = [*(self._instructions or ()), message]
         self.append(Turn("user", message))
 
     def take_instructions(self) -> list[str]:
         """What was said to it since the last call."""
-        taken, self._instructions = self._instructions, []
-        return taken
+        taken, self._instructions = self._instructions, None
+        return taken or []
 
     def own_session(self) -> SessionActor:
         """The session under which this run's own children live; made when the first one is wanted."""

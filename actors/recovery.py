@@ -136,7 +136,7 @@ async def _take_over(session: SessionActor, record: RunRecord, *, queued: bool) 
     packet, facts = record.packet, record.facts
     if facts.deadline_at is not None:
         packet = packet.model_copy(update={"deadline_at": facts.deadline_at})
-    run = LiveRun(packet, session, now=facts.accepted_at)
+    run = LiveRun(packet, session, [], now=facts.accepted_at)
     run.durable = True
     run.generation = generation
     run.announce, run.is_follow_up = record.announce, record.is_follow_up

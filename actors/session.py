@@ -185,9 +185,8 @@ class SessionActor(LoopActor):
         if isinstance(packet, Rejection):
             self.refuse(packet, replies, spawn.reply_to)
             return
-        run = LiveRun(packet, self, now=now)
+        run = LiveRun(packet, self, replies, now=now)
         run.announce = announce and spawn.mode == "background"
-        run.replies += replies
         run.reply_to = spawn.reply_to
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
@@ -200,22 +199,22 @@ class SessionActor(LoopActor):
         self.backstage.kernel.start(SubAgentActor, run)
 
     def _standing(self, spawn: Spawn) -> Standing:
-        tallies = [self.tree]
+        tallies: tuple[Tally, ...] = (self.tree,)
         run = self.owner
         while run is not None:
-            tallies.append(run.tally)
+            tallies += (run.tally,)
             run = run.session.owner
         backstage, roster = self.backstage, self.roster
-        return Standing(
-            config=backstage.config,
-            depth=self.depth,
-            runner=spawn.runner or self.place.runner,
-            runners=backstage.runners,
-            tallies=tuple(tallies),
-            running=roster.running,
-            running_in_total=backstage.running,
-            queued=len(roster.queue),
-            undelivered=len(self.stuck),
+        return Standing(  # by position: this is asked for every spawn
+            backstage.config,
+            self.depth,
+            spawn.runner or self.place.runner,
+            backstage.runners,
+            tallies,
+            roster.running,
+            backstage.running,
+            len(roster.queue),
+            len(self.stuck),
         )
 
     def _answer_known(self, known: LiveRun | RunId | Rejection, replies: list[Reply], reply_to: ReplyTo | None) -> None:

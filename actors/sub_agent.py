@@ -88,8 +88,10 @@ class SubAgentActor(LoopActor):
         """Every way out ends the run, also those nobody thought of."""
         super().report_exit(cause)
         run = self.run
-        if run.durable:
+        if run.durable and run.ending is None:
             run.end(crashed(self.exit_error) if self.exit_error else failed("runner_crash", f"the actor {cause}"))
+        # The two know each other no longer: a finished child is freed at once, not by the garbage collector.
+        run.actor = None
 
 
 async def _close(events: AsyncIterator[RunnerEvent]) -> None:

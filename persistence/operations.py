@@ -7,27 +7,19 @@ the checkpoint that covers them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from understudy.protocol._value import value
 
 if TYPE_CHECKING:
     from understudy.protocol import Event, RunId, SessionKey, SpawnPacket, SubAgentResult, Usage, WorkingContext
     from understudy.protocol.model import Turn
 
-_T = TypeVar("_T")
-
-
-@dataclass_transform(frozen_default=True)
-def _operation(kind: type[_T]) -> type[_T]:
-    """A frozen dataclass to the type checker; at run time freezing would double the cost of making one."""
-    return dataclass(slots=True, unsafe_hash=True)(kind)
-
-
 Visibility = Literal["isolated", "shared"]
 CheckpointTrigger = Literal["periodic", "pre_compaction", "session_end", "explicit"]
 
 
-@_operation
+@value
 class HostStarted:
     """A host process begins an incarnation; ``pid`` and ``process_started`` tell it from a later namesake."""
 
@@ -37,7 +29,7 @@ class HostStarted:
     at: int
 
 
-@_operation
+@value
 class HostHeartbeat:
     """The host is alive."""
 
@@ -45,7 +37,7 @@ class HostHeartbeat:
     at: int
 
 
-@_operation
+@value
 class HostStopped:
     """The host stopped, or was found dead: it holds no session from now on."""
 
@@ -53,7 +45,7 @@ class HostStopped:
     at: int
 
 
-@_operation
+@value
 class OpenSession:
     """Make sure that a session exists. One that is there already stays as it is, ``created_at`` above all."""
 
@@ -72,7 +64,7 @@ class OpenSession:
     title: str | None = None
 
 
-@_operation
+@value
 class ClaimSession:
     """Hold a session for ``host``. Answers None, or the incarnation of the live host that holds it.
 
@@ -84,7 +76,7 @@ class ClaimSession:
     stale_before: int
 
 
-@_operation
+@value
 class ReleaseSession:
     """Let a session go, if ``host`` holds it. Answers whether it did."""
 
@@ -92,7 +84,7 @@ class ReleaseSession:
     host: str
 
 
-@_operation
+@value
 class CompleteSession:
     """The session is over. The first one says when: answers whether this was the first."""
 
@@ -100,7 +92,7 @@ class CompleteSession:
     at: int
 
 
-@_operation
+@value
 class AcceptRun:
     """A spawn is accepted: from this commit on it will have exactly one result.
 
@@ -119,7 +111,7 @@ class AcceptRun:
     started: bool = False
 
 
-@_operation
+@value
 class StartRun:
     """The run has begun on ``host``. Answers False where it has started or ended before."""
 
@@ -130,7 +122,7 @@ class StartRun:
     deadline_at: int | None = None
 
 
-@_operation
+@value
 class RestartRun:
     """Take an unfinished run over as ``generation``, one above its last. Answers False where that came too late.
 
@@ -143,7 +135,7 @@ class RestartRun:
     generation: int
 
 
-@_operation
+@value
 class Progress:
     """The run did something; ``usage`` and ``steps``, where given, are its totals so far."""
 
@@ -154,7 +146,7 @@ class Progress:
     steps: int | None = None
 
 
-@_operation
+@value
 class RequestCancel:
     """Somebody wants the run to end. The first one counts: answers whether this was the first."""
 
@@ -163,7 +155,7 @@ class RequestCancel:
     reason: str
 
 
-@_operation
+@value
 class FinishRun:
     """The run's end, its full result and its outbox entry. Answers whether this end won.
 
@@ -177,7 +169,7 @@ class FinishRun:
     deliver_to: SessionKey | None = None
 
 
-@_operation
+@value
 class MergeResult:
     """The parent takes the result in: its working context, the narrative turn and the delivery, together.
 
@@ -192,7 +184,7 @@ class MergeResult:
     turns: tuple[Turn, ...] = ()
 
 
-@_operation
+@value
 class DeliveryFailed:
     """An attempt to deliver failed; the next is due at ``next_attempt_at``."""
 
@@ -201,7 +193,7 @@ class DeliveryFailed:
     next_attempt_at: int
 
 
-@_operation
+@value
 class DeadLetter:
     """Something could not be delivered. Answers its number.
 
@@ -215,7 +207,7 @@ class DeadLetter:
     run_id: RunId | None = None
 
 
-@_operation
+@value
 class ReplayDeadLetter:
     """Put a dead letter back on the road. Answers False where it was replayed before, or does not exist."""
 
@@ -223,7 +215,7 @@ class ReplayDeadLetter:
     at: int
 
 
-@_operation
+@value
 class SaveContext:
     """The session's working context from now on."""
 
@@ -232,14 +224,14 @@ class SaveContext:
     context: WorkingContext
 
 
-@_operation
+@value
 class RecordEvent:
     """Keep an event for the run's history."""
 
     event: Event
 
 
-@_operation
+@value
 class DeleteRun:
     """Forget a finished and delivered run. Answers whether it was forgotten.
 
@@ -249,7 +241,7 @@ class DeleteRun:
     run_id: RunId
 
 
-@_operation
+@value
 class MarkExported:
     """The result's file was written. Answers False where the run was swept or forgotten: the file must go."""
 
@@ -257,7 +249,7 @@ class MarkExported:
     at: int
 
 
-@_operation
+@value
 class MarkSwept:
     """Retention removed the result's file. Answers whether this was the first time."""
 
@@ -265,7 +257,7 @@ class MarkSwept:
     at: int
 
 
-@_operation
+@value
 class SetIngestOffset:
     """How far a transcript file has been read; ``anchor`` is a fingerprint of what lies before.
 
@@ -279,7 +271,7 @@ class SetIngestOffset:
     before: tuple[int, str] | None
 
 
-@_operation
+@value
 class AppendTurns:
     """New turns of a session, in order."""
 
@@ -289,7 +281,7 @@ class AppendTurns:
     run_id: RunId | None = None
 
 
-@_operation
+@value
 class SaveCheckpoint:
     """What a session is about, as of its last stored turn. Answers the checkpoint's number."""
 

@@ -32,6 +32,11 @@ class Results:
         self._wall_ms = wall_ms
 
     @property
+    def as_files(self) -> bool:
+        """Whether there is a folder to export to."""
+        return self._root is not None
+
+    @property
     def root(self) -> Path:
         """The folder the results go to."""
         if self._root is None:
@@ -61,7 +66,11 @@ class Results:
 
         Those that cannot be written are raised as a group, once all others are written.
         """
-        return _each(self._store.runs.unexported(), lambda run_id: self.export(run_id) is not None, "exported")
+        return self.export_all(self._store.runs.unexported())
+
+    def export_all(self, run_ids: Collection[RunId]) -> list[RunId]:
+        """Write the results of these runs; gives those that have a file now."""
+        return _each(run_ids, lambda run_id: self.export(run_id) is not None, "exported")
 
     def sweep(self, *, ended_before: int) -> list[RunId]:
         """Remove what was delivered and ended before that time; gives the runs that were swept now.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, StringConstraints
+from pydantic import ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
 
 EDGE = ConfigDict(
@@ -19,18 +18,12 @@ EDGE = ConfigDict(
 )
 
 
-def _one_line(text: str) -> str:
-    """Refuse what could end the line: these values are printed inside tags, tables and paths."""
-    # What is printable has none of them; only what is not is looked at letter by letter.
-    if not text.isprintable() and any(unicodedata.category(c) in {"Cc", "Zl", "Zp"} for c in text):
-        raise ValueError("must be one line without control characters")
-    return text
-
-
 PrintableText = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 """Text with at least one visible character."""
 
+# These values are printed inside tags, tables and paths: nothing in them may end the line.
+_IN_A_LINE = r"[^\p{Cc}\p{Zl}\p{Zp}]*"
 PrintableLine = Annotated[
-    str, StringConstraints(min_length=1, max_length=4096, pattern=r"\S"), AfterValidator(_one_line)
+    str, StringConstraints(min_length=1, max_length=4096, pattern=rf"^{_IN_A_LINE}[^\s\p{{Cc}}]{_IN_A_LINE}$")
 ]
-"""One visible line, short enough for a path."""
+"""One visible line without control characters, short enough for a path."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from understudy.protocol._value import value
+
 if TYPE_CHECKING:
     from understudy.protocol.usage import Usage
 
@@ -24,7 +26,7 @@ class ToolCall:
     arguments: JsonObject = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Turn:
     """One entry of a history."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, model_validator
 
 from understudy.protocol._edge import EDGE, PrintableLine
+from understudy.protocol._value import value
 from understudy.protocol.ending import EndReason, Failure
 from understudy.protocol.files import RecentFile
 from understudy.protocol.ids import RunId, SessionKey
@@ -25,7 +25,7 @@ _STATUS_OF_END: dict[EndReason, ResultStatus] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Condensation:
     """How the output was made to fit: 1 as it was, 2 by a model's summary, 3 by head and tail."""
 

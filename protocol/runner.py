@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from understudy.protocol._value import value
 from understudy.protocol.model import TextDelta, Turn, UsageReport
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Asking:
     state: Literal["asked", "answered"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Final:
     """The answer, after which nothing counts. With a failure it is as much of one as there is."""
 

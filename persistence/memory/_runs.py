@@ -80,9 +80,14 @@ class MemoryRuns(Runs):
                 return self._records(mine)
             return self._records(self._tables.children.get(session_key, {}).values())
 
-    def unfinished(self, *, host: str | None = None) -> list[RunRecord]:
+    def unfinished(self, *, host: str | None = None, root_session_key: str | None = None) -> list[RunRecord]:
         with self._tables:
-            return self._records(run for run in self._tables.open_runs.values() if host is None or run.host == host)
+            return self._records(
+                run
+                for run in self._tables.open_runs.values()
+                if (host is None or run.host == host)
+                and (root_session_key is None or run.root_session_key == root_session_key)
+            )
 
     def abandoned(self, *, stale_before: int) -> list[RunRecord]:
         with self._tables:
