@@ -86,7 +86,7 @@ class MemoryRuns(Runs):
                 run
                 for run in self._tables.open_runs.values()
                 if (host is None or run.host == host)
-                and (root_session_key is None or run.root_session_key == root_session_key)
+                and (root_session_key is None or run.value("root_session_key") == root_session_key)
             )
 
     def abandoned(self, *, stale_before: int) -> list[RunRecord]:

@@ -298,6 +298,7 @@ def everything(store: Ledger) -> dict[str, object]:
                 "backlog": store.outbox.backlog,
                 "children": runs.children,
                 "open children": lambda key: runs.children(key, unfinished=True),
+                "open tree": lambda key: runs.unfinished(root_session_key=key),
                 "queued": runs.queued,
                 "usage below": runs.usage_below,
                 "of parent": lambda key: runs.find(parent_session_key=key),
