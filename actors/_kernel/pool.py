@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import functools
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -11,23 +13,33 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from understudy.actors._kernel.exits import HandlerEscapedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from understudy.actors.clock import Clock
 
 T = TypeVar("T")
 
+_here = threading.local()
+
+
+def parked() -> contextlib.AbstractContextManager[None] | None:
+    """On a pool's thread: lets time pass while the call waits, as at a test's gate. Elsewhere None."""
+    park: Callable[[], contextlib.AbstractContextManager[None]] | None = getattr(_here, "parked", None)
+    return None if park is None else park()
+
 
 class _Call(Generic[T]):
     """One call and where its outcome goes."""
 
-    __slots__ = ("answer", "context", "function", "state")
+    __slots__ = ("answer", "context", "function", "parked", "state")
 
     def __init__(self, function: Callable[[], T], answer: asyncio.Future[T]) -> None:
         self.function = function
         self.answer = answer
         self.context = contextvars.copy_context()
         self.state: Literal["queued", "running", "done", "abandoned"] = "queued"
+        self.parked = False
+        """It waits where a manual clock does not wait for it."""
 
     def was_abandoned(self) -> bool:
         """Whether its caller went away while it ran."""
@@ -96,7 +108,25 @@ class BlockingPool:
                 if self._queue:
                     self._staff()
             call.state = "abandoned"
-        self._clock.work_finished()
+            counted = not call.parked
+        if counted:
+            self._clock.work_finished()
+
+    @contextlib.contextmanager
+    def _parked(self, call: _Call[Any]) -> Iterator[None]:
+        """While this lasts the clock does not wait for ``call``; nor afterwards, if it was abandoned meanwhile."""
+        with self._lock:
+            was_counted = not (call.was_abandoned() or call.parked)
+            call.parked = True
+            if was_counted:
+                self._clock.work_finished()
+        try:
+            yield
+        finally:
+            with self._lock:
+                call.parked = not was_counted
+                if was_counted and not call.was_abandoned():
+                    self._clock.work_started()
 
     def _work(self) -> None:
         while True:
@@ -110,7 +140,9 @@ class BlockingPool:
                     self._idle -= 1
                 call = self._queue.popleft()
                 call.state = "running"
+            _here.parked = functools.partial(self._parked, call)
             value, error = _outcome(call)
+            del _here.parked
             with self._lock:
                 if call.was_abandoned():
                     # Its place was given away when it was abandoned: this thread is one too many.

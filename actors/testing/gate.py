@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 from understudy.actors._kernel.future import LoopFuture
+from understudy.actors._kernel.pool import parked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from understudy.actors.clock import Clock
 
@@ -35,9 +37,15 @@ class Gate:
     def wait(self) -> None:
         """Block this thread until the gate is opened."""
         self._arrive()
+        with parked() or self._uncounted():
+            self._opened.get()
+
+    @contextlib.contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """For work that reports itself to the clock without a pool, as a store's writer does."""
         self._clock.work_finished()
         try:
-            self._opened.get()
+            yield
         finally:
             self._clock.work_started()
 

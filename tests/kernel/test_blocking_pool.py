@@ -87,6 +87,32 @@ def test_an_abandoned_call_gives_its_place_away_and_is_counted() -> None:
     run_in_pool(test)
 
 
+def test_time_passes_when_a_call_that_waits_at_a_gate_is_abandoned() -> None:
+    """It counts neither while it waits there nor when it is let through: another call's work still holds time up."""
+
+    async def test(pool: BlockingPool, clock: ManualClock) -> None:
+        gate = clock.gate()
+        hung = asyncio.ensure_future(pool.run(gate.wait))
+        await gate.reached
+        while clock._under_way:  # it has come to the gate, and now it waits there
+            await asyncio.sleep(0)
+        hung.cancel()
+        await asyncio.gather(hung, return_exceptions=True)
+        await clock.advance_async(1)
+        gate.open()
+        while pool.abandoned_threads:
+            await asyncio.sleep(0)
+        await clock.advance_async(1)
+        working = threading.Event()
+        call = asyncio.ensure_future(pool.run(working.wait))
+        with pytest.raises(ClockStuckError, match="1 blocking call"):
+            await clock.advance_async(1)
+        working.set()
+        await call
+
+    run_in_pool(test)
+
+
 def test_a_call_abandoned_in_the_queue_never_runs() -> None:
     """Nobody waits for it any more."""
     ran = list[str]()
