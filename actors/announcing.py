@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tenacity import AsyncRetrying, wait_exponential
 from tenacity.retry import retry_if_exception_type
 
+from understudy.actors._kernel.exits import contained
 from understudy.actors.clock import sleep
 from understudy.persistence import StoreError
 from understudy.persistence.operations import DeadLetter
@@ -82,10 +83,10 @@ class Announcer:
     async def _try(self, wake: OnResults, results: Results) -> None:
         kernel = self._session.backstage.kernel
         if inspect.iscoroutinefunction(wake):
-            taken = await wake(results)
+            taken = await contained(wake(results))
         else:
             answer = await kernel.pool.run(lambda: wake(results))
-            taken = await answer if inspect.isawaitable(answer) else answer
+            taken = await contained(answer) if inspect.isawaitable(answer) else answer
         if taken is False:
             raise NotWokenError("the session's callback returned False")
 
