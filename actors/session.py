@@ -27,6 +27,7 @@ from understudy.persistence.operations import CompleteSession, MergeResult, Rele
 from understudy.protocol import (
     Accepted,
     Event,
+    InvalidMessageError,
     Kill,
     Rejection,
     Release,
@@ -111,7 +112,20 @@ class SessionActor(LoopActor):
     # -- messages -------------------------------------------------------------------------------------
 
     def on_receive(self, message: Any) -> Any:
-        """Everything a session understands."""
+        """Everything a session understands. What it cannot do is told to whoever asked, and it lives on."""
+        try:
+            return self._do(message)
+        except InvalidMessageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a session with children must not die of one bad request
+            reply = self.take_reply()
+            if reply is None:
+                self.backstage.kernel.dead_letter(message, self.name(), str(error))
+            else:
+                reply.set_exception((type(error), error, error.__traceback__))
+            return None
+
+    def _do(self, message: Any) -> Any:
         if isinstance(message, Request):
             return self._spawn(message.spawn, announce=message.announce, wants_run=True)
         known = parse_message(message)
@@ -149,21 +163,27 @@ class SessionActor(LoopActor):
 
     async def spawn(self, spawn: Spawn, *, announce: bool = False) -> LiveRun | RunId:
         """Admit, make durable, start; gives the run once it is accepted."""
-        accepted: LiveRun | RunId = await self.actor_ref.ask(Request(spawn, announce), block=False)
+        try:
+            accepted: LiveRun | RunId = await self.actor_ref.ask(Request(spawn, announce), block=False)
+        except ActorDeadError:
+            raise self._closed() from None
         return accepted
+
+    def _closed(self) -> SessionClosedError:
+        return SessionClosedError(f"session {self.key} is closed: open it again to spawn")
 
     def _spawn(self, spawn: Spawn, *, announce: bool, wants_run: bool) -> None:
         if self._closing:
-            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
-        reply = self.take_reply()
-        replies = [] if reply is None else [(reply, wants_run)]
+            raise self._closed()
         known = self._seen.find(spawn)
         if known is not None:
-            self._answer_known(known, replies, spawn.reply_to)
+            self._answer_known(known, self._replies(wants_run=wants_run), spawn.reply_to)
             return
         verdict = admit(spawn, self._standing(spawn))
         now = self.backstage.now()
         packet = verdict if isinstance(verdict, Rejection) else assemble(spawn, self, now=now)
+        # Only now: up to here whatever is raised goes to whoever asked.
+        replies = self._replies(wants_run=wants_run)
         if isinstance(packet, Rejection):
             self.refuse(packet, replies, spawn.reply_to)
             return
@@ -173,6 +193,10 @@ class SessionActor(LoopActor):
         run.reply_to = spawn.reply_to
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
+
+    def _replies(self, *, wants_run: bool) -> Replies:
+        reply = self.take_reply()
+        return () if reply is None else ((reply, wants_run),)
 
     def begin(self, run: LiveRun, *, queued: bool) -> None:
         """Give the run its place and its actor, which does the rest."""
