@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os.path
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,8 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
     packet, backstage = run.packet, run.backstage
     output, condensation = condense(full, backstage.config.max_result_tokens)
     completed = ending.reason is EndReason.COMPLETED
-    outputs = {path: Path(packet.cwd, path).exists() for path in packet.expected_outputs}
+    # Not Path.exists, which raises where a name is too long or a folder may not be looked into.
+    outputs = {path: os.path.exists(Path(packet.cwd, path)) for path in packet.expected_outputs}  # noqa: PTH110
     return SubAgentResult(
         run_id=packet.run_id,
         generation=run.generation,

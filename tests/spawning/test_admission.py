@@ -613,13 +613,13 @@ def test_nothing_is_written_into_cwd(manual_clock: ManualClock, tmp_path: Path) 
     cwd.mkdir()
     store = tmp_path / "state" / "s.db"
     store.parent.mkdir()
-    config = {"max_children_per_agent": 1, "max_queued_per_agent": 1}
+    config = {"max_children_per_agent": 1, "max_queued_per_agent": 1, "result_retention_ms": 10_000}
     with a_host(manual_clock, store=store, config=config) as runtime:
         session = runtime.session(MAIN, workspace=tmp_path / "state", cwd=cwd)
         handles = [session.spawn(Spawn(task="x", graph=graph)) for graph in (None, GRAPH)]
         for handle in handles:
             handle.result(timeout=30)
-        manual_clock.advance(100_000)
+        manual_clock.advance(100)
     assert list(cwd.iterdir()) == []
 
 
