@@ -14,7 +14,7 @@ from understudy.actors._kernel.loop import actor_of, mailbox_of
 from understudy.actors.admission import Standing, admit
 from understudy.actors.announcing import Announcer
 from understudy.actors.conclusion import conclude
-from understudy.actors.delivery import bring
+from understudy.actors.delivery import bring, tell
 from understudy.actors.endings import killed
 from understudy.actors.errors import SessionClosedError, UnknownRunError
 from understudy.actors.idempotency import SeenKeys
@@ -175,9 +175,10 @@ class SessionActor(LoopActor):
     def _spawn(self, spawn: Spawn, *, announce: bool, wants_run: bool) -> None:
         if self._closing:
             raise self._closed()
+        listeners = () if spawn.reply_to is None else (spawn.reply_to,)
         known = self._seen.find(spawn)
         if known is not None:
-            self._answer_known(known, self._replies(wants_run=wants_run), spawn.reply_to)
+            self._answer_known(known, self._replies(wants_run=wants_run), listeners)
             return
         verdict = admit(spawn, self._standing(spawn))
         now = self.backstage.now()
@@ -185,12 +186,12 @@ class SessionActor(LoopActor):
         # Only now: up to here whatever is raised goes to whoever asked.
         replies = self._replies(wants_run=wants_run)
         if isinstance(packet, Rejection):
-            self.refuse(packet, replies, spawn.reply_to)
+            self.refuse(packet, replies, listeners)
             return
         run = LiveRun(packet, self, now=now)
         run.announce = announce and spawn.mode == "background"
         run.replies += replies
-        run.reply_to = spawn.reply_to
+        run.reply_to = listeners
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
 
@@ -224,17 +225,25 @@ class SessionActor(LoopActor):
             undelivered=len(self.stuck),
         )
 
-    def _answer_known(self, known: LiveRun | RunId | Rejection, replies: Replies, reply_to: ReplyTo | None) -> None:
+    def _answer_known(
+        self, known: LiveRun | RunId | Rejection, replies: Replies, listeners: tuple[ReplyTo, ...]
+    ) -> None:
         if isinstance(known, Rejection):
-            self.refuse(known, replies, reply_to)
+            self.refuse(known, replies, listeners)
         elif isinstance(known, LiveRun) and not known.durable:
             known.replies += replies  # they are told together with the first
+            known.reply_to += listeners
         else:
-            self.answer_duplicate(known, replies)
+            self.answer_duplicate(known, replies, listeners)
 
-    def answer_duplicate(self, known: LiveRun | RunId, replies: Replies) -> None:
-        """Tell who asked again which run it is."""
+    def answer_duplicate(self, known: LiveRun | RunId, replies: Replies, listeners: tuple[ReplyTo, ...]) -> None:
+        """Tell who asked again which run it is, and what became or becomes of it."""
         run_id = known.packet.run_id if isinstance(known, LiveRun) else known
+        live = self.backstage.live.get(run_id)
+        if live is not None:
+            live.reply_to += listeners
+        elif listeners and (result := self.backstage.store.runs.result(run_id)) is not None:
+            tell(listeners, result)
         for reply, wants_run in replies:
             if wants_run:
                 reply.set(known)
@@ -242,7 +251,7 @@ class SessionActor(LoopActor):
                 key = f"{self.child_prefix}{run_id}"
                 reply.set(Accepted(run_id=run_id, session_key=SessionKey(key), duplicate=True))
 
-    def refuse(self, rejection: Rejection, replies: Replies, reply_to: ReplyTo | None) -> None:
+    def refuse(self, rejection: Rejection, replies: Replies, listeners: tuple[ReplyTo, ...]) -> None:
         """Tell everybody concerned that nothing was begun."""
         backstage = self.backstage
         if backstage.bus.subscriptions:
@@ -252,11 +261,7 @@ class SessionActor(LoopActor):
             backstage.bus.emit(Event(name, backstage.now(), self.key, None, owner, self.depth + 1, data))
         for reply, _ in replies:
             reply.set_exception((SpawnRejected, SpawnRejected(rejection), None))
-        if reply_to is not None:
-            try:
-                reply_to.tell(rejection)
-            except ActorDeadError:
-                logger.warning("nobody is left to hear that %s refused a spawn: %s", self.key, rejection.message)
+        tell(listeners, rejection)
 
     def forget(self, run: LiveRun, why: Exception) -> None:
         """A spawn that was not accepted: as if it had never been."""
