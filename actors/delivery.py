@@ -42,19 +42,23 @@ def tell(listeners: Iterable[ReplyTo], message: object) -> None:
             logger.warning("%r could not be told of %s: %s", listener, type(message).__name__, error)
 
 
-async def bring(session: SessionActor, result: SubAgentResult, *, announce: bool) -> None:
-    """Merge ``result`` into ``session``; what cannot be merged becomes a dead letter and is never dropped."""
+async def bring(session: SessionActor, result: SubAgentResult, *, announce: bool) -> bool:
+    """Merge ``result`` into ``session``; what cannot be merged becomes a dead letter and is never dropped.
+
+    Answers whether it was merged now.
+    """
     if session.sealed:
         await bury(session.backstage, session.key, result, "the session is closed and nobody above it is left")
-        return
+        return False
     try:
         merged = await session.merge(result)
     except StoreClosedError:
-        return  # the outbox has it: the next start delivers
+        return False  # the outbox has it: the next start delivers
     except StoreError as error:
         merged = await _again(session, result, error)
     if merged:
         session.delivered(result, announce=announce)
+    return merged
 
 
 async def _again(session: SessionActor, result: SubAgentResult, error: StoreError) -> bool:
@@ -104,7 +108,8 @@ async def bury(backstage: Backstage, session_key: SessionKey, result: SubAgentRe
     try:
         await backstage.store.transaction(letter)
     except StoreError:
-        # Its outbox entry stands: the next start delivers it, or buries it then.
+        # Its outbox entry stands: the next sweep, or the next start, delivers it, or buries it then.
         logger.exception("the dead letter of run %s could not be stored", result.run_id)
+        backstage.stranded[result.run_id] = session_key
         return
     backstage.emit_about(result, "session:sub_agent_dead_lettered", session_key, reason=reason)

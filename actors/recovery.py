@@ -94,6 +94,20 @@ async def deliver_waiting(session: SessionActor) -> None:
         await bring(home.living(), result, announce=record.announce)
 
 
+async def deliver_stranded(backstage: Backstage) -> None:
+    """Results for which the store had no room at all when they were ready: it may have some now."""
+    stranded, backstage.stranded = backstage.stranded, {}
+    for run_id, key in stranded.items():
+        record, result = backstage.store.runs.get(run_id), backstage.store.runs.result(run_id)
+        session = backstage.sessions.get(key)
+        if record is None or result is None:
+            continue
+        if session is None:
+            await bury(backstage, key, result, "its session was closed before the result could be stored")
+        else:
+            await bring(session.living(), result, announce=record.announce)
+
+
 async def bury_orphans(backstage: Backstage, key: SessionKey) -> None:
     """Results for a session that was closed for good: nobody is left to take them."""
     for entry in backstage.store.outbox.undelivered(key):
