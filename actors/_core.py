@@ -133,7 +133,7 @@ class Core:
             record = backstage.store.sessions.get(key)
             if record is None:
                 continue
-            if record.completed_at is not None:
+            if recovery.closed_for_good(backstage, record):
                 await recovery.bury_orphans(backstage, key)
                 continue
             try:

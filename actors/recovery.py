@@ -17,7 +17,7 @@ from understudy.protocol.condense import condense
 if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.session import SessionActor
-    from understudy.persistence import RunRecord
+    from understudy.persistence import RunRecord, SessionRecord
     from understudy.protocol import SessionKey
 
 logger = logging.getLogger("understudy")
@@ -50,6 +50,14 @@ def in_need(backstage: Backstage) -> set[SessionKey]:
         if session is not None:
             keys.add(session.root_session_key)
     return {key for key in keys if key not in backstage.sessions}
+
+
+def closed_for_good(backstage: Backstage, session: SessionRecord) -> bool:
+    """Whether a session was closed and not opened again since: then nobody holds it, and nothing of it is unfinished."""
+    if session.completed_at is None or session.holder is not None:
+        return False
+    abandoned = backstage.store.runs.abandoned(stale_before=stale_before(backstage))
+    return all(run.root_session_key != session.session_key for run in abandoned)
 
 
 def fate(record: RunRecord, backstage: Backstage) -> Fate:
