@@ -108,8 +108,7 @@ class LiveRun:
         self.is_follow_up = False
         self.idempotency_key: str | None = None
         self.digest: str | None = None
-        self.reply_to: tuple[ReplyTo, ...] = ()
-        """The host's own actors that are told the result."""
+        self.reply_to: tuple[ReplyTo, ...] = ()  # the host's own actors, told the result
         self.replies: list[tuple[Future[object], bool]] = []
         """Who waits to hear of the acceptance; True for those who want this object itself."""
 

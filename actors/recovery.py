@@ -53,7 +53,7 @@ def in_need(backstage: Backstage) -> set[SessionKey]:
 
 
 def closed_for_good(backstage: Backstage, session: SessionRecord) -> bool:
-    """Whether a session was closed and not opened again since: then nobody holds it, and nothing of it is unfinished."""
+    """Whether a session was closed and not opened again since: nobody holds it, and nothing below is unfinished."""
     if session.completed_at is None or session.holder is not None:
         return False
     abandoned = backstage.store.runs.abandoned(stale_before=stale_before(backstage))

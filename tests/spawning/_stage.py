@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.actors import FunctionRunner, Runtime
 from understudy.actors.testing import ManualClock
 from understudy.persistence import Store
-from understudy.protocol import RuntimeConfig
+from understudy.protocol import RuntimeConfig, Spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,15 +39,8 @@ async def hang(packet: SpawnPacket, context: AsyncFunctionContext) -> str:
 
 async def delegate(packet: SpawnPacket, context: AsyncFunctionContext) -> str:
     """A child that lets a grandchild do its task, by the runner named ``grandchild``, and waits for it."""
-    handle = await context.spawn(packet_to_spawn(packet, runner="grandchild"))
+    handle = await context.spawn(Spawn(task=packet.task, label=packet.label, runner="grandchild"))
     return (await handle.result()).output or "nothing"
-
-
-def packet_to_spawn(packet: SpawnPacket, **changes: Any) -> Any:
-    """The same task, asked for one level down."""
-    from understudy.protocol import Spawn  # noqa: PLC0415
-
-    return Spawn(**{"task": packet.task, "label": packet.label, **changes})
 
 
 def a_host(

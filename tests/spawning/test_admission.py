@@ -7,11 +7,11 @@ import itertools
 import logging
 import os
 import sqlite3
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pykka
 import pytest
-from _stage import MAIN, LockAfter, a_host, answer, hang, later, running
+from _stage import MAIN, LockAfter, a_host, hang, running
 
 from understudy.actors import SessionClosedError
 from understudy.actors.admission import MOST_UNDELIVERED, Standing, admit
@@ -31,6 +31,7 @@ from understudy.protocol.spawn import GraphNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from understudy.actors import Runtime, Session
     from understudy.actors.runners import AsyncFunctionContext
@@ -57,7 +58,9 @@ def judged(*, graph: bool = False, config: dict[str, Any] | None = None, **stand
         "undelivered": 0,
         **standing,
     }
-    return admit(Spawn(task="x", graph=GRAPH if graph else None), Standing(config=RuntimeConfig(**config or {}), **where))
+    return admit(
+        Spawn(task="x", graph=GRAPH if graph else None), Standing(config=RuntimeConfig(**config or {}), **where)
+    )
 
 
 # In the order in which they are asked.
@@ -70,7 +73,9 @@ OBSTACLES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("reasons", [c for n in range(1, 6) for c in itertools.combinations(OBSTACLES, n)], ids="+".join)
+@pytest.mark.parametrize(
+    "reasons", [c for n in range(1, 6) for c in itertools.combinations(OBSTACLES, n)], ids="+".join
+)
 def test_of_several_obstacles_the_first_in_order_is_named(reasons: tuple[str, ...]) -> None:
     """Depth, allow-list, budget, backlog, children: whatever else is wrong too."""
     standing = {key: value for reason in reasons for key, value in OBSTACLES[reason].items()}
@@ -235,7 +240,7 @@ def test_a_refusal_is_an_event_a_reply_and_an_exception(manual_clock: ManualCloc
 def test_a_task_without_a_printable_word_is_still_a_spawn(manual_clock: ManualClock) -> None:
     """It gets a label of its own, and whoever asked gets an answer."""
     with a_host(manual_clock) as runtime:
-        accepted = runtime.session(MAIN).ref.ask(Spawn(task="\u200b"), timeout=30)
+        accepted: Any = runtime.session(MAIN).ref.ask(Spawn(task="\u200b"), timeout=30)
         result = runtime.run(accepted.run_id).result(timeout=30)
         assert result.end_reason is EndReason.COMPLETED
         assert result.label.strip()
@@ -296,9 +301,7 @@ def test_a_key_is_of_one_session(manual_clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("point", ["accept.before", "accept.after"])
-def test_one_that_asks_again_before_the_first_is_durable_waits_with_it(
-    point: Any, manual_clock: ManualClock
-) -> None:
+def test_one_that_asks_again_before_the_first_is_durable_waits_with_it(point: Any, manual_clock: ManualClock) -> None:
     """Both hear of the same run, once it is there; a different request hears at once that the key is taken."""
     strike = CrashPoint(point, "delay")
     with a_host(manual_clock, commit_hook=strike) as runtime:
@@ -395,7 +398,8 @@ def test_nothing_is_acknowledged_and_nothing_begins_before_the_commit(manual_clo
     with a_host(manual_clock, begin, commit_hook=strike) as runtime:
         asked = runtime.session(MAIN).ref.ask(Spawn(task="x"), block=False)
         assert strike.reached.wait(30)
-        assert not asked.settled()
+        with pytest.raises(pykka.Timeout):
+            asked.get(timeout=0)
         assert begun == []
         strike.release()
         run_id = asked.get(timeout=30).run_id
@@ -473,7 +477,7 @@ def test_a_hook_that_raises_is_logged_and_skipped(
     with a_host(manual_clock, **options) as runtime:
         session = runtime.session(MAIN)
         for task in ("one", "two"):
-            asked = session.ref.ask(Spawn(task=task), timeout=30)
+            asked: Any = session.ref.ask(Spawn(task=task), timeout=30)
             assert runtime.run(asked.run_id).result(timeout=30).output == f"done: {task}"
             manual_clock.run_until_idle()
     assert "failed and was skipped" in caplog.text
@@ -499,7 +503,8 @@ def test_a_slow_hook_is_left_behind_after_five_seconds(
         gate.reached.get(timeout=30)
         if which == "prepare_spawn":
             manual_clock.advance(4.9)
-            assert not asked.settled()
+            with pytest.raises(pykka.Timeout):
+                asked.get(timeout=0)
         else:
             assert runtime.run(asked.get(timeout=30).run_id).result(timeout=30).output == "done: x"
         manual_clock.advance(5)

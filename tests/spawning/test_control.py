@@ -28,13 +28,13 @@ from understudy.protocol import (
     SubAgentResult,
     Usage,
 )
+from understudy.protocol.model import TextDelta, Turn, UsageReport
 from understudy.protocol.runner import Final, Said
-from understudy.protocol.model import TextDelta, Turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from understudy.actors import Runtime, Session
+    from understudy.actors import Session
     from understudy.actors.runners import AsyncFunctionContext, RunContext
     from understudy.actors.testing import ManualClock
     from understudy.protocol import SpawnPacket
@@ -91,8 +91,6 @@ def test_a_killed_run_keeps_what_it_used_and_what_it_had_said(manual_clock: Manu
 
     class Talker:
         async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
-            from understudy.protocol.model import UsageReport  # noqa: PLC0415
-
             yield Said(Turn("assistant", "First I looked."))
             yield UsageReport(Usage(input_tokens=7, output_tokens=5, cost_usd=0.25))
             yield TextDelta("Then I")
@@ -338,7 +336,10 @@ def test_children_are_listed_with_state_age_and_tokens(manual_clock: ManualClock
             (4_000, 1, 0, "default"),
         ]
         session.kill(names[0])
-        assert [(child.label, child.state) for child in session.children()] == [("two", "running"), ("three", "running")]
+        assert [(child.label, child.state) for child in session.children()] == [
+            ("two", "running"),
+            ("three", "running"),
+        ]
 
 
 def test_a_kept_child_is_released_once(manual_clock: ManualClock) -> None:

@@ -9,17 +9,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _stage import MAIN, LockAfter, a_host, delegate, died, hang, later, notes, running
+from _stage import MAIN, LockAfter, a_host, delegate, died, hang, later, notes
 
 from understudy.actors import AsyncRuntime, FunctionRunner, UnknownRunError
 from understudy.actors.testing import CrashPoint, ManualClock
 from understudy.protocol import EndReason, RuntimeConfig, Spawn, SpawnRejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from understudy.actors import Runtime
     from understudy.actors.runners import AsyncFunctionContext
     from understudy.protocol import Event, SpawnPacket, SubAgentResult
     from understudy.protocol.commit_points import CommitPoint
@@ -134,7 +132,7 @@ def test_a_callback_that_fails_is_tried_again_and_then_given_up_without_loss(
 
 def test_a_callback_that_works_the_second_time_is_called_no_third_time(manual_clock: ManualClock) -> None:
     """And nothing is set aside."""
-    woken = Woken(False)
+    woken = Woken(OSError("no line"))
     with a_host(manual_clock) as runtime:
         runtime.session(MAIN, on_results=woken).spawn(announced("one")).result(timeout=30)
         manual_clock.advance(600)
@@ -366,7 +364,7 @@ def test_a_message_nobody_could_handle_is_listed_and_says_that_it_cannot_be_repl
 
 def test_an_announcement_is_not_replayed_into_a_session_that_is_not_open(manual_clock: ManualClock) -> None:
     """It stays on the list until its session can hear it."""
-    woken = Woken(False)
+    woken = Woken(OSError("no line"))
     config = {"announce_debounce_ms": 0, "delivery_max_attempts": 1}
     with a_host(manual_clock, config=config) as runtime:
         session = runtime.session(MAIN, on_results=woken)

@@ -193,8 +193,13 @@ def test_whatever_a_runner_raises_fails_only_its_own_run(
         await gate
         return "undisturbed"
 
-    runner = {"sync": raise_now, "async": raise_later, "generator": Raising(), "before": RaisingBefore()}[kind]
-    with a_host(manual_clock, runner, runners={"wait": wait}) as runtime:
+    raisers: dict[str, Any] = {
+        "sync": raise_now,
+        "async": raise_later,
+        "generator": Raising(),
+        "before": RaisingBefore(),
+    }
+    with a_host(manual_clock, raisers[kind], runners={"wait": wait}) as runtime:
         session = runtime.session(MAIN)
         neighbour = session.spawn(Spawn(task="x", runner="wait"))
         broken = session.spawn(Spawn(task="y")).result(timeout=30)
@@ -314,9 +319,11 @@ def test_a_handle_on_a_run_of_this_and_of_an_earlier_host(manual_clock: ManualCl
 def test_an_unknown_run_is_one_sentence(manual_clock: ManualClock) -> None:
     """With where to look."""
     with a_host(manual_clock) as runtime:
-        with pytest.raises(UnknownRunError, match="^there is no run 'no-such': `runtime.runs\\(\\)` lists those there are$"):
+        with pytest.raises(
+            UnknownRunError, match=r"^there is no run 'no-such': `runtime\.runs\(\)` lists those there are$"
+        ):
             runtime.run("no-such")
-        with pytest.raises(ValueError, match="run id '../etc' is not allowed"):
+        with pytest.raises(ValueError, match=r"run id '\.\./etc' is not allowed"):
             runtime.run("../etc")
 
 
@@ -337,8 +344,8 @@ def test_the_same_key_is_the_same_session(manual_clock: ManualClock, workspace: 
             "answer",
             "atlas",
         )
+        again.close()
         with pytest.raises(ValueError, match="is of agent 'atlas', not 'other': use another key"):
-            again.close()
             runtime.session(MAIN, agent_id="other")
 
 

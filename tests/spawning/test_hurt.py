@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _stage import MAIN, a_host, answer, delegate, died, hang, later, notes, running
@@ -14,9 +14,10 @@ from understudy.protocol.model import TextDelta, Turn
 from understudy.protocol.runner import Final, Said
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
+    from understudy.actors import Runtime
     from understudy.actors.runners import AsyncFunctionContext, FunctionContext, RunContext
     from understudy.actors.testing import ManualClock
     from understudy.protocol import SpawnPacket, SubAgentResult
@@ -98,8 +99,8 @@ def test_timeout_accepted_and_never_enforced(kind: str, manual_clock: ManualCloc
                 continue
             return "late"
 
-    child = {"async": hang, "sync": block, "deaf": deaf}[kind]
-    with a_host(manual_clock, child) as runtime:
+    children: dict[str, Callable[..., object]] = {"async": hang, "sync": block, "deaf": deaf}
+    with a_host(manual_clock, children[kind]) as runtime:
         session = runtime.session(MAIN)
         handle = session.spawn(Spawn(task="x", timeout_ms=7_500))
         manual_clock.advance(7.499)
@@ -122,24 +123,23 @@ def test_good_work_reported_as_cancelled(late: str, manual_clock: ManualClock) -
         session = runtime.session(MAIN)
         handle = session.spawn(Spawn(task="x", timeout_ms=1_000))
         assert strike.reached.wait(30)
-        if late == "kill":
-            asked = asyncio.run_coroutine_threadsafe(session._kill(handle.run_id, "too slow"), runtime._kernel.asyncio_loop)
-        elif late == "close":
-            asked = asyncio.run_coroutine_threadsafe(session._close(), runtime._kernel.asyncio_loop)
-        elif late == "sweep":
-            asked = asyncio.run_coroutine_threadsafe(_sweep(runtime), runtime._kernel.asyncio_loop)
-        else:
-            asked = None
+        acts: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "kill": lambda: session._kill(handle.run_id, "too slow"),
+            "close": session._close,
+            "sweep": lambda: _sweep(runtime),
+        }
+        # Not waited for: none of these returns before the end is committed, which is held up.
+        asked = [asyncio.run_coroutine_threadsafe(acts[late](), runtime._kernel.asyncio_loop)] if late in acts else []
         strike.release()
-        if asked is not None:
-            asked.result(30)
+        for future in asked:
+            future.result(30)
         manual_clock.advance(60)
         result = handle.result(timeout=30)
         assert (result.status, result.output) == ("completed", "done: x")
 
 
-async def _sweep(runtime: object) -> object:
-    return await runtime._sweep.ask("sweep", block=False)  # type: ignore[attr-defined]
+async def _sweep(runtime: Runtime) -> object:
+    return await runtime._sweep.ask("sweep", block=False)
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -184,7 +184,7 @@ def test_completed_with_empty_output(said: str, manual_clock: ManualClock) -> No
 
 
 def test_completed_with_half_a_sentence(manual_clock: ManualClock) -> None:
-    """A stream that ends without a final answer, a crash and a step limit are partial: the text is kept, not praised."""
+    """A stream without a final answer, a crash, a step limit: partial, with the text kept and not praised."""
 
     class Half:
         async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:

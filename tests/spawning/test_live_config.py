@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _stage import MAIN, a_host, answer, died, hang, later, notes
+from _stage import MAIN, a_host, answer, died, hang
 
 from understudy.actors.testing import ManualClock
 from understudy.protocol import RuntimeConfig, Spawn, SpawnRejected
@@ -55,7 +55,7 @@ async def nest(packet: SpawnPacket, context: AsyncFunctionContext) -> str:
 def outcomes(config: Config, spawns: list[Spawn], *, seconds: float = 0, default: Any = answer) -> list[str]:
     """What becomes of these spawns: refused, how they ended, or what they still do after some time."""
     clock = ManualClock()
-    told = []
+    told: list[str] = []
     with a_host(clock, default, config=config) as runtime:
         session = runtime.session(MAIN)
         runs = []

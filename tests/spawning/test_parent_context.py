@@ -172,9 +172,7 @@ def context_of(session: Session, project: Path) -> str:
     return session.next_context().replace(str(project), "/project")
 
 
-def test_a_session_without_sub_agents_has_the_context_it_always_had(
-    manual_clock: ManualClock, project: Path
-) -> None:
+def test_a_session_without_sub_agents_has_the_context_it_always_had(manual_clock: ManualClock, project: Path) -> None:
     """Nothing: not a heading, not a blank line."""
     with a_host(manual_clock) as runtime:
         session = runtime.session(MAIN, workspace=project)
@@ -182,9 +180,7 @@ def test_a_session_without_sub_agents_has_the_context_it_always_had(
         assert session.transcript() == []
 
 
-def test_a_session_with_sub_agents_has_the_context_of_the_golden_file(
-    manual_clock: ManualClock, project: Path
-) -> None:
+def test_a_session_with_sub_agents_has_the_context_of_the_golden_file(manual_clock: ManualClock, project: Path) -> None:
     """Three children one after the other, a file touched twice, more files than are kept."""
 
     async def touch_named(packet: SpawnPacket, context: AsyncFunctionContext) -> str:
@@ -202,7 +198,9 @@ def test_a_session_with_sub_agents_has_the_context_of_the_golden_file(
 # -- what counts as touched ---------------------------------------------------------------------------------------
 
 
-def touched(clock: ManualClock, project: Path, *receipts: tuple[str, bool], cwd: Path | None = None) -> tuple[list[str], int]:
+def touched(
+    clock: ManualClock, project: Path, *receipts: tuple[str, bool], cwd: Path | None = None
+) -> tuple[list[str], int]:
     """The files of a child that handed in these receipts (path, ok), and how many were dropped."""
 
     async def hand_in(packet: SpawnPacket, context: AsyncFunctionContext) -> str:
