@@ -9,7 +9,7 @@ from understudy.actors.hooks import call_hook
 from understudy.actors.idempotency import conflict
 from understudy.persistence import DuplicateRunError, StoreError
 from understudy.persistence.operations import AcceptRun, AppendTurns, OpenSession, StartRun
-from understudy.protocol import Accepted, Rejection, RunId
+from understudy.protocol import Rejection, RunId
 from understudy.protocol.model import Turn
 
 if TYPE_CHECKING:
@@ -78,16 +78,12 @@ def _committed(run: LiveRun) -> bool:
 
 
 def _acknowledge(run: LiveRun) -> None:
-    packet, queued = run.packet, run.granted is not None
-    for reply, wants_run in run.replies:
-        if wants_run:
-            reply.set(run)
-        else:
-            reply.set(Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=queued))
+    for reply in run.replies:
+        reply(run)
     run.replies.clear()
-    backstage = run.backstage
+    packet, backstage = run.packet, run.backstage
     backstage.emit("session:sub_agent_spawned", run, label=packet.label, runner=packet.runner)
-    backstage.emit("session:sub_agent_spawn_queued" if queued else "session:sub_agent_started", run)
+    backstage.emit("session:sub_agent_spawn_queued" if run.queued else "session:sub_agent_started", run)
 
 
 async def _unwind(run: LiveRun, error: Exception, rollback: Rollback | None) -> None:

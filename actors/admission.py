@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from understudy.protocol import Rejection
 
@@ -17,8 +16,7 @@ MOST_UNDELIVERED = 50
 """With so many results stuck, more children would only add to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a session stands at the moment of asking."""
 
     config: RuntimeConfig

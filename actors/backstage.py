@@ -68,6 +68,7 @@ class Backstage:
         self.archivist: Archivist
         self._count = itertools.count(1)
         self._latest = 0
+        self._results_root = str(store.results.root)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def now(self) -> int:
@@ -83,6 +84,10 @@ class Backstage:
         """The folder the nodes of a graph share, beside the database; made when the first node starts."""
         name = urllib.parse.quote(graph_id, safe="")[:200].replace(".", "%2E")
         return str(Path(self.store.results.root).parent / "graphs" / name)
+
+    def full_reference(self, session_key: SessionKey, run_id: RunId) -> str:
+        """Where the full result will be found as a file. Put together as text: a Path would cost more than a turn."""
+        return f"{self._results_root}/{session_key.file_name}/{run_id.file_name}.json"
 
     def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work beside the mailboxes; what it raises is logged."""

@@ -100,7 +100,7 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
         usage=run.usage,
         steps=run.steps,
         runtime_ms=0 if run.started_at is None else max(0, backstage.now() - run.started_at),
-        full_ref=str(backstage.store.results.path(packet.session_key, packet.run_id)),
+        full_ref=backstage.full_reference(packet.session_key, packet.run_id),
         kept=packet.cleanup == "keep",
         is_follow_up=run.is_follow_up,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from understudy.actors._kernel.future import LoopFuture
 from understudy.actors.endings import failed, killed
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
 
-    from pykka import Future
-
     from understudy.actors.backstage import Backstage
     from understudy.actors.endings import Ending
     from understudy.actors.session import SessionActor
     from understudy.actors.sub_agent import SubAgentActor
     from understudy.persistence import Commit
     from understudy.persistence.operations import Operation
-    from understudy.protocol import RecentFile, SpawnPacket, SubAgentResult
+    from understudy.protocol import RecentFile, RunId, SpawnPacket, SubAgentResult
     from understudy.protocol.files import Provenance
     from understudy.protocol.runner import RunnerEvent
     from understudy.protocol.spawn import ReplyTo
+
+Reply: TypeAlias = "Callable[[LiveRun | RunId | Exception], None]"
+"""Takes the answer to a spawn: the run, the id of an earlier one that it repeats, or why there is none."""
 
 _PROGRESS_EVERY = 1.0
 """Seconds between two notes of progress in the store; the event bus gets them all."""
@@ -109,8 +110,8 @@ class LiveRun:
         self.idempotency_key: str | None = None
         self.digest: str | None = None
         self.reply_to: tuple[ReplyTo, ...] = ()  # the host's own actors, told the result
-        self.replies: list[tuple[Future[object], bool]] = []
-        """Who waits to hear of the acceptance; True for those who want this object itself."""
+        self.replies: list[Reply] = []
+        """Who waits to hear of the acceptance."""
 
         self.usage: Usage = NO_USAGE
         self.tally = Tally(packet.budget)

@@ -6,8 +6,6 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pykka import ActorDeadError
-
 from understudy.actors import control
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors._kernel.loop import actor_of, mailbox_of
@@ -44,18 +42,16 @@ from understudy.protocol.model import Turn
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Coroutine, Sequence
-
-    from pykka import Future
 
     from understudy.actors.backstage import Backstage
     from understudy.actors.endings import Ending
+    from understudy.actors.live_run import Reply
     from understudy.actors.tree import Tally
     from understudy.persistence.operations import Visibility
     from understudy.protocol.events import EventName, EventValue
     from understudy.protocol.spawn import ReplyTo
-
-    Replies = Sequence[tuple[Future[Any], bool]]
 
 logger = logging.getLogger("understudy")
 
@@ -69,14 +65,6 @@ class Place:
     workspace_dir: str
     cwd: str
     runner: str
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A spawn from our own side of the house: answered with the run itself, or its id if it is over."""
-
-    spawn: Spawn
-    announce: bool = False
 
 
 class SessionActor(LoopActor):
@@ -126,11 +114,9 @@ class SessionActor(LoopActor):
             return None
 
     def _do(self, message: Any) -> Any:
-        if isinstance(message, Request):
-            return self._spawn(message.spawn, announce=message.announce, wants_run=True)
         known = parse_message(message)
         if isinstance(known, Spawn):
-            return self._spawn(known, announce=bool(known.announce), wants_run=False)
+            return self._spawn_told(known)
         if isinstance(known, Kill):
             return self._later(control.kill(self, known.run_id, known.reason))
         if isinstance(known, Steer):
@@ -162,29 +148,60 @@ class SessionActor(LoopActor):
     # -- the way of one spawn -------------------------------------------------------------------------
 
     async def spawn(self, spawn: Spawn, *, announce: bool = False) -> LiveRun | RunId:
-        """Admit, make durable, start; gives the run once it is accepted."""
+        """Admit, make durable, start; gives the run once it is accepted, or the earlier one that this repeats."""
+        accepted: asyncio.Future[LiveRun | RunId] = self.backstage.kernel.asyncio_loop.create_future()
+
+        def reply(answer: LiveRun | RunId | Exception) -> None:
+            if accepted.done():
+                return  # whoever asked has gone; the run goes on
+            if isinstance(answer, Exception):
+                accepted.set_exception(answer)
+            else:
+                accepted.set_result(answer)
+
+        self._spawn(spawn, [reply], announce=announce)
+        return await accepted
+
+    def _spawn_told(self, spawn: Spawn) -> None:
+        """A spawn that came by message: who asked hears of it, whatever goes wrong."""
+        replies = self._replies()
         try:
-            accepted: LiveRun | RunId = await self.actor_ref.ask(Request(spawn, announce), block=False)
-        except ActorDeadError:
-            raise self._closed() from None
-        return accepted
+            self._spawn(spawn, replies, announce=bool(spawn.announce))
+        except Exception as error:
+            if not replies:
+                raise
+            for reply in replies:
+                reply(error)
 
-    def _closed(self) -> SessionClosedError:
-        return SessionClosedError(f"session {self.key} is closed: open it again to spawn")
+    def _replies(self) -> list[Reply]:
+        """The answer to a spawn that came by message."""
+        future = self.take_reply()
+        if future is None:
+            return []
 
-    def _spawn(self, spawn: Spawn, *, announce: bool, wants_run: bool) -> None:
+        def reply(answer: LiveRun | RunId | Exception) -> None:
+            if isinstance(answer, Exception):
+                future.set_exception((type(answer), answer, None))
+            elif isinstance(answer, LiveRun):
+                packet = answer.packet
+                future.set(Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=answer.queued))
+            else:
+                key = SessionKey(f"{self.child_prefix}{answer}")
+                future.set(Accepted(run_id=answer, session_key=key, duplicate=True))
+
+        return [reply]
+
+    def _spawn(self, spawn: Spawn, replies: list[Reply], *, announce: bool) -> None:
         if self._closing:
-            raise self._closed()
+            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
         listeners = () if spawn.reply_to is None else (spawn.reply_to,)
         known = self._seen.find(spawn)
         if known is not None:
-            self._answer_known(known, self._replies(wants_run=wants_run), listeners)
+            self._answer_known(known, replies, listeners)
             return
         verdict = admit(spawn, self._standing(spawn))
         now = self.backstage.now()
         packet = verdict if isinstance(verdict, Rejection) else assemble(spawn, self, now=now)
-        # Only now: up to here whatever is raised goes to whoever asked.
-        replies = self._replies(wants_run=wants_run)
         if isinstance(packet, Rejection):
             self.refuse(packet, replies, listeners)
             return
@@ -194,10 +211,6 @@ class SessionActor(LoopActor):
         run.reply_to = listeners
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
-
-    def _replies(self, *, wants_run: bool) -> Replies:
-        reply = self.take_reply()
-        return () if reply is None else ((reply, wants_run),)
 
     def begin(self, run: LiveRun, *, queued: bool) -> None:
         """Give the run its place and its actor, which does the rest."""
@@ -226,7 +239,7 @@ class SessionActor(LoopActor):
         )
 
     def _answer_known(
-        self, known: LiveRun | RunId | Rejection, replies: Replies, listeners: tuple[ReplyTo, ...]
+        self, known: LiveRun | RunId | Rejection, replies: list[Reply], listeners: tuple[ReplyTo, ...]
     ) -> None:
         if isinstance(known, Rejection):
             self.refuse(known, replies, listeners)
@@ -234,24 +247,19 @@ class SessionActor(LoopActor):
             known.replies += replies  # they are told together with the first
             known.reply_to += listeners
         else:
-            self.answer_duplicate(known, replies, listeners)
+            self.answer_duplicate(known.packet.run_id if isinstance(known, LiveRun) else known, replies, listeners)
 
-    def answer_duplicate(self, known: LiveRun | RunId, replies: Replies, listeners: tuple[ReplyTo, ...]) -> None:
+    def answer_duplicate(self, run_id: RunId, replies: Sequence[Reply], listeners: tuple[ReplyTo, ...]) -> None:
         """Tell who asked again which run it is, and what became or becomes of it."""
-        run_id = known.packet.run_id if isinstance(known, LiveRun) else known
         live = self.backstage.live.get(run_id)
         if live is not None:
             live.reply_to += listeners
         elif listeners and (result := self.backstage.store.runs.result(run_id)) is not None:
             tell(listeners, result)
-        for reply, wants_run in replies:
-            if wants_run:
-                reply.set(known)
-            else:
-                key = f"{self.child_prefix}{run_id}"
-                reply.set(Accepted(run_id=run_id, session_key=SessionKey(key), duplicate=True))
+        for reply in replies:
+            reply(run_id)
 
-    def refuse(self, rejection: Rejection, replies: Replies, listeners: tuple[ReplyTo, ...]) -> None:
+    def refuse(self, rejection: Rejection, replies: Sequence[Reply], listeners: tuple[ReplyTo, ...]) -> None:
         """Tell everybody concerned that nothing was begun."""
         backstage = self.backstage
         if backstage.bus.subscriptions:
@@ -259,8 +267,8 @@ class SessionActor(LoopActor):
             data: dict[str, EventValue] = {"reason": rejection.reason, "message": rejection.message}
             name: EventName = "session:sub_agent_spawn_rejected"
             backstage.bus.emit(Event(name, backstage.now(), self.key, None, owner, self.depth + 1, data))
-        for reply, _ in replies:
-            reply.set_exception((SpawnRejected, SpawnRejected(rejection), None))
+        for reply in replies:
+            reply(SpawnRejected(rejection))
         tell(listeners, rejection)
 
     def forget(self, run: LiveRun, why: Exception) -> None:

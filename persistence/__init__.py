@@ -13,6 +13,8 @@ from understudy.persistence.errors import (
     StoreUnavailableError,
 )
 from understudy.persistence.ingest import Ingested
+from understudy.persistence.ledger import Ledger
+from understudy.persistence.memory import MemoryStore
 from understudy.persistence.records import (
     Checkpoint,
     DeadLetterRecord,
@@ -40,6 +42,8 @@ __all__ = [
     "IngestConflictError",
     "Ingested",
     "LateEnding",
+    "Ledger",
+    "MemoryStore",
     "OutboxEntry",
     "Page",
     "Redactor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from understudy.persistence import _apply_runs as runs
@@ -67,13 +68,14 @@ _SHARED = frozenset(
 # The run an operation concerns. Kinds take effect in order, so a round may hold several operations on one run
 # as long as each comes after the last in that order too; else the round is closed, and the first one wins.
 _RUN_OF: dict[type[op.Operation], Callable[[Any], str]] = {
-    op.AcceptRun: lambda new: new.packet.run_id,
-    op.StartRun: lambda new: new.run_id,
-    op.Progress: lambda new: new.run_id,
-    op.FinishRun: lambda new: new.result.run_id,
-    op.MergeResult: lambda new: new.run_id,
+    op.AcceptRun: attrgetter("packet.run_id"),
+    op.StartRun: attrgetter("run_id"),
+    op.Progress: attrgetter("run_id"),
+    op.FinishRun: attrgetter("result.run_id"),
+    op.MergeResult: attrgetter("run_id"),
 }
 _RANK = {kind: rank for rank, kind in enumerate(_HANDLERS)}
+_EXAMINED = {kind: (_RANK[kind], run_of) for kind, run_of in _RUN_OF.items()}
 # Far above the number of operations of any transaction; orders stay unique across a round.
 _STRIDE = 1 << 20
 
@@ -111,12 +113,16 @@ def _examine(operations: Operations, reached: dict[str, int]) -> tuple[bool, boo
     furthest: dict[str, int] = {}
     for operation in operations:
         kind = type(operation)
-        if kind in _RUN_OF:
-            run, rank = _RUN_OF[kind](operation), _RANK[kind]
-            late = late or reached.get(run, -1) >= rank
-            # Twice the same of one run in a single transaction: the first one counts there too.
-            alone = alone or furthest.get(run, -1) >= rank
-            furthest[run] = max(rank, furthest.get(run, -1))
+        if kind in _EXAMINED:
+            rank, run_of = _EXAMINED[kind]
+            run = run_of(operation)
+            if reached.get(run, -1) >= rank:
+                late = True
+            if furthest.get(run, -1) < rank:
+                furthest[run] = rank
+            else:
+                # Twice the same of one run in a single transaction: the first one counts there too.
+                alone = True
         elif kind not in _SHARED:
             alone = True
     reached.update(furthest)

@@ -6,49 +6,61 @@ before it: a run's facts stay in the order in which they happened, and can be be
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from understudy.persistence._storable import document, plain_document
+from understudy.persistence._storable import plain_document
 from understudy.persistence.errors import DuplicateRunError
 
 if TYPE_CHECKING:
     from understudy.persistence import operations as op
+    from understudy.persistence._bulk import Row
     from understudy.persistence._round import Item, Round
+    from understudy.protocol import Usage
+
+# A runner may report any number, and none may keep its run from ending. Beyond this one it is counted as this
+# one: it fits, and so does the sum of thirty thousand of them.
+_MOST = 2**48
+
+
+# Columns that are copied as they are.
+_OF_PACKET = attrgetter(
+    *("run_id", "session_key", "parent_session_key", "parent_run_id", "root_session_key", "depth"),
+    *("runner", "spec_id", "deadline_at"),
+)
+_OF_ACCEPTANCE = attrgetter("idempotency_key", "digest", "announce", "is_follow_up", "host", "at")
 
 
 def accept_run(work: Round, items: list[Item[op.AcceptRun]]) -> None:
     """New runs, with everything a restart needs to know about them."""
     rows = []
+    keys: dict[tuple[str, str], op.AcceptRun] = {}
     for new in [item.operation for item in items]:
         if new.idempotency_key is not None:
-            _refuse_duplicate(work, new)
+            _refuse_duplicate(work, new, keys)
         packet = new.packet
-        written = document(packet)
-        redacted = work.redactor.document(written)
+        document, clean = work.redactor.document(packet)
         # The label stands in the document too: where that is clean, so is the label.
-        label = packet.label if redacted == written else work.redactor.text(packet.label)
-        rows.append(
-            (
-                *(packet.run_id, packet.session_key, packet.parent_session_key, packet.parent_run_id),
-                *(packet.root_session_key, packet.depth, packet.runner, label),
-                *(packet.spec_id, new.idempotency_key, new.digest),
-                *(redacted, new.announce, new.is_follow_up, new.host, new.at),
-                *(new.at if new.queued else None, packet.deadline_at),
-            )
-        )
+        label = packet.label if clean else work.redactor.text(packet.label)
+        waits, began = new.at if new.queued else None, new.at if new.started else None
+        rows.append((*_OF_PACKET(packet), *_OF_ACCEPTANCE(new), label, document, waits, began))
     work.bulk(
         """
         INSERT INTO runs (run_id, session_key, parent_session_key, parent_run_id, root_session_key, depth,
-                          runner, label, spec_id, idempotency_key, digest, packet, announce, is_follow_up,
-                          host, accepted_at, queued_at, deadline_at)
+                          runner, spec_id, deadline_at, idempotency_key, digest, announce, is_follow_up,
+                          host, accepted_at, label, packet, queued_at, started_at)
         VALUES {rows}
         """,
-        "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         rows,
     )
 
 
-def _refuse_duplicate(work: Round, new: op.AcceptRun) -> None:
+def _refuse_duplicate(work: Round, new: op.AcceptRun, keys: dict[tuple[str, str], op.AcceptRun]) -> None:
+    assert new.idempotency_key is not None
+    first = keys.setdefault((new.packet.parent_session_key, new.idempotency_key), new)
+    if first is not new:
+        raise DuplicateRunError(first.packet.run_id, first.digest)
     # Looked up inside the write transaction, so the answer cannot grow stale before the insert.
     known = work.cursor.execute(
         "SELECT run_id, digest FROM runs WHERE parent_session_key = ? AND idempotency_key = ?",
@@ -106,15 +118,18 @@ def progress(work: Round, items: list[Item[op.Progress]]) -> None:
         """,
         "(?,?,?,?,?,?,?)",
         [
-            (new.run_id, new.generation, new.at, None, None, None, new.steps)
-            if new.usage is None
-            else (
+            (
                 *(new.run_id, new.generation, new.at),
-                *(new.usage.input_tokens, new.usage.output_tokens, new.usage.cost_usd, new.steps),
+                *((None, None, None) if new.usage is None else _counted(new.usage)),
+                None if new.steps is None else min(new.steps, _MOST),
             )
             for new in [item.operation for item in items]
         ],
     )
+
+
+def _counted(usage: Usage) -> Row:
+    return min(usage.input_tokens, _MOST), min(usage.output_tokens, _MOST), min(usage.cost_usd, float(_MOST))
 
 
 def request_cancel(work: Round, items: list[Item[op.RequestCancel]]) -> None:
@@ -144,43 +159,43 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
                cost_usd = given.cost_usd, steps = given.steps
         FROM given WHERE runs.run_id = given.run_id AND runs.generation = given.generation
                      AND runs.ended_at IS NULL
-        RETURNING runs.run_id, runs.id
+        RETURNING runs.run_id, runs.id, runs.ended_at
         """,
         "(?,?,?,?,?,?,?,?,?,?)",
         [
             (
                 *(end.run_id, end.generation, new.at, end.end_reason),
-                None if end.failure is None else redactor.document(document(end.failure)),
-                *(end.partial, end.usage.input_tokens, end.usage.output_tokens, end.usage.cost_usd, end.steps),
+                None if end.failure is None else redactor.document(end.failure)[0],
+                *(end.partial, *_counted(end.usage), min(end.steps, _MOST)),
             )
             for new, end in [(item.operation, item.operation.result) for item in items]
         ],
     )
-    won = {row[0]: row[1] for row in ended}
+    won = {run_id: (run, ended_at) for run_id, run, ended_at in ended}
     results, outbox = [], []
     for item in items:
         new, end = item.operation, item.operation.result
-        written = redactor.document(document(end))
-        run = won.get(end.run_id)
+        document, _ = redactor.document(end)
+        run, ended_at = won.get(end.run_id, (None, None))
         item.answer = run is not None
         if run is None:
-            _record_late(work, new, written)
+            _record_late(work, new, document)
             continue
         full = None if new.full_output is None else redactor.text(new.full_output)
-        results.append((run, end.generation, written, full))
-        outbox.append((run, end.generation, new.deliver_to or end.parent_session_key, new.at))
+        results.append((run, end.generation, document, full))
+        outbox.append((run, end.generation, new.deliver_to or end.parent_session_key, ended_at))
     work.bulk("INSERT INTO results (run, generation, result, full_output) VALUES {rows}", "(?,?,?,?)", results)
     work.bulk("INSERT INTO outbox (run, generation, session_key, created_at) VALUES {rows}", "(?,?,?,?)", outbox)
 
 
-def _record_late(work: Round, new: op.FinishRun, written: str) -> None:
+def _record_late(work: Round, new: op.FinishRun, document: str) -> None:
     # An unknown run has no id: NOT NULL then refuses the row, and so the transaction.
     work.one(
         """
         INSERT INTO late_endings (run, generation, at, end_reason, result)
         VALUES ((SELECT id FROM runs WHERE run_id = ?), ?, ?, ?, ?)
         """,
-        (new.result.run_id, new.result.generation, new.at, new.result.end_reason, written),
+        (new.result.run_id, new.result.generation, new.at, new.result.end_reason, document),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from understudy.persistence.errors import IngestConflictError
@@ -10,6 +11,13 @@ from understudy.persistence.errors import IngestConflictError
 if TYPE_CHECKING:
     from understudy.persistence import operations as op
     from understudy.persistence._round import Item, Round
+
+
+# Columns that are copied as they are.
+_OF_SESSION = attrgetter(
+    *("session_key", "agent_id", "visibility", "parent_session_key", "depth", "runner", "workspace_dir"),
+    *("cwd", "harness", "project", "at", "at"),
+)
 
 
 def host_started(work: Round, items: list[Item[op.HostStarted]]) -> None:
@@ -46,19 +54,16 @@ def host_stopped(work: Round, items: list[Item[op.HostStopped]]) -> None:
 
 def open_session(work: Round, items: list[Item[op.OpenSession]]) -> None:
     """New sessions; one that exists is left as it is."""
+    text = work.redactor.text
     work.bulk(
         """
-        INSERT INTO sessions (session_key, agent_id, visibility, parent_session_key, root_session_key, depth,
-                              runner, workspace_dir, cwd, harness, project, title, created_at, updated_at)
+        INSERT INTO sessions (session_key, agent_id, visibility, parent_session_key, depth, runner, workspace_dir,
+                              cwd, harness, project, created_at, updated_at, root_session_key, title)
         VALUES {rows} ON CONFLICT (session_key) DO NOTHING
         """,
         "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
         [
-            (
-                *(new.session_key, new.agent_id, new.visibility, new.parent_session_key),
-                *(new.root_session_key or new.session_key, new.depth, new.runner, new.workspace_dir, new.cwd),
-                *(new.harness, new.project, new.title and work.redactor.text(new.title), new.at, new.at),
-            )
+            (*_OF_SESSION(new), new.root_session_key or new.session_key, new.title and text(new.title))
             for new in [item.operation for item in items]
         ],
     )

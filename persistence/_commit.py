@@ -79,6 +79,20 @@ class Commit:
         return outcome
 
 
+class Settled(Commit):
+    """A commit that was decided before its caller got it: to await it costs next to nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def __await__(self) -> Generator[object, None, Answers]:
+        outcome = self._outcome
+        return outcome if type(outcome) is tuple else self._answers()
+        yield  # a generator without a step
+
+
 class Pending(Commit):
     """The writer's side of a commit."""
 
@@ -91,7 +105,11 @@ class Pending(Commit):
         lock: threading.Lock,
         hurry: Callable[[], None] | None,
     ) -> None:
-        super().__init__(lock, hurry)
+        # What the base would do, without the call: there is one of these for every transaction.
+        self._lock = lock
+        self._hurry = hurry
+        self._outcome = None
+        self._waiters = None
         self.operations = operations
         self.point = point
         self.hooked = False

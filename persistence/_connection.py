@@ -84,8 +84,8 @@ def _create(file: Path, busy_timeout_ms: int, migrations: Sequence[Migration]) -
         os.link(name, file)
     except FileExistsError:
         pass  # somebody else was faster: theirs is as good
-    except PermissionError:
-        file.touch(mode=0o600)  # the volume has no hard links: the store is made in place after all
+    except OSError:  # of which kind depends on the volume
+        file.touch(mode=0o600)  # it has no hard links: the store is made in place after all
     finally:
         for left in ("", "-wal", "-shm"):
             Path(f"{name}{left}").unlink(missing_ok=True)

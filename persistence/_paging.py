@@ -27,16 +27,28 @@ def page(
     record: Callable[[Any], T],
 ) -> Page[T]:
     """One page of ``select``, whose last column is ``number``."""
-    if limit < 1:
-        raise ValueError(f"limit = {limit} is not allowed: use 1 or more")
+    before = cursor_number(limit, cursor)
     limit = min(limit, _LARGEST - 1)
     where, given = list(conditions), list(values)
     if cursor is not None:
-        if not (cursor.isascii() and cursor.isdigit()):
-            raise ValueError(f"cursor {cursor[:40]!r} is not one of ours: pass back what a page gave")
         where.append(f"{number} < ?")
-        given.append(min(int(cursor), _LARGEST))
+        given.append(before)
     clause = f"WHERE {' AND '.join(where)}" if where else ""
-    rows: list[Any] = reader.rows(f"{select} {clause} ORDER BY {number} DESC LIMIT ?", (*given, limit + 1))
+    return cut(reader.rows(f"{select} {clause} ORDER BY {number} DESC LIMIT ?", (*given, limit + 1)), limit, record)
+
+
+def cursor_number(limit: int, cursor: str | None) -> int:
+    """The number below which a page begins; refuses a limit or a cursor that cannot be."""
+    if limit < 1:
+        raise ValueError(f"limit = {limit} is not allowed: use 1 or more")
+    if cursor is None:
+        return _LARGEST
+    if not (cursor.isascii() and cursor.isdigit()):
+        raise ValueError(f"cursor {cursor[:40]!r} is not one of ours: pass back what a page gave")
+    return min(int(cursor), _LARGEST)
+
+
+def cut(rows: Sequence[Any], limit: int, record: Callable[[Any], T]) -> Page[T]:
+    """A page of ``rows``, of which there is one more than ``limit`` when there is another page."""
     more = len(rows) > limit
     return Page(tuple(record(row) for row in rows[:limit]), str(rows[limit - 1][-1]) if more else None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from understudy.persistence._bulk import Row
     from understudy.persistence.redaction import Redactor
     from understudy.protocol import RunId, SessionKey, WorkingContext
-    from understudy.protocol.model import Turn
+    from understudy.protocol.model import ToolCall, Turn
 
 O_co = TypeVar("O_co", bound=Operation, covariant=True)
 
@@ -61,14 +61,7 @@ class Round:
         """Collect turns, to be written at the end of the round."""
         text = self.redactor.text
         for turn in turns:
-            calls = None
-            if turn.tool_calls:
-                # The id as text, as the answer's below: the two stay each other's.
-                said = [
-                    {"id": text(call.id), "name": call.name, "arguments": dict(call.arguments)}
-                    for call in turn.tool_calls
-                ]
-                calls = self.redactor.json(plain_document(said))
+            calls = calls_document(turn.tool_calls, self.redactor) if turn.tool_calls else None
             answered = None if turn.tool_call_id is None else text(turn.tool_call_id)
             row = (session_key, run_id, turn.role, text(turn.text), calls, answered, at)
             self._turns.append((order, row))
@@ -89,7 +82,8 @@ class Round:
                     recent_files = excluded.recent_files, project_dir = excluded.project_dir,
                     max_files = excluded.max_files, updated_at = excluded.updated_at
                 """,
-                "((SELECT id FROM sessions WHERE session_key = ?),?,?,?,?)",
+                # Without the 0 that no session has, SQLite would number an unknown session itself: as another one.
+                "(coalesce((SELECT id FROM sessions WHERE session_key = ?), 0),?,?,?,?)",
                 _in_order(self._contexts),
             )
 
@@ -104,6 +98,12 @@ class Round:
                 "((SELECT id FROM sessions WHERE session_key = ?),?,?,?,?,?,?)",
                 _in_order(self._turns),
             )
+
+
+def calls_document(calls: Iterable[ToolCall], redactor: Redactor) -> str:
+    """Tool calls as they are stored; the id as text, as in the turn that answers: the two stay each other's."""
+    said = [{"id": redactor.text(call.id), "name": call.name, "arguments": dict(call.arguments)} for call in calls]
+    return redactor.json(plain_document(said))
 
 
 def _in_order(collected: list[tuple[int, Row]]) -> list[Row]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+# Any escape, so that a backslash that is itself escaped is not taken for the beginning of one.
+_ESCAPE = re.compile(r"\\(u0000|.)")
 
 
 def storable(text: str) -> str:
@@ -15,12 +19,15 @@ def storable(text: str) -> str:
 
 
 def document(model: BaseModel) -> str:
-    """``model`` as JSON."""
+    """``model`` as JSON. NUL is replaced: SQLite would take it for the end of the text it extracts."""
     try:
-        return model.model_dump_json(exclude_none=True)
+        written = model.model_dump_json(exclude_none=True)
     except ValueError:
         # Pydantic refuses lone surrogates; they are rare, so only then the longer way is gone.
-        return plain_document(model.model_dump(mode="json", exclude_none=True))
+        written = plain_document(model.model_dump(mode="json", exclude_none=True))
+    if "\\u0000" in written:
+        written = _ESCAPE.sub(lambda found: "\ufffd" if found[1] == "u0000" else found[0], written)
+    return written
 
 
 def plain_document(value: object) -> str:

@@ -122,12 +122,27 @@ class ThreadWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        while (group := self._next()) is not None:
-            settle(self._group.commit(group), self._lock)
-            if self._busy is not None:
-                for _ in group:
-                    self._busy.work_finished()
-        self._group.close()
+        group: list[Pending] | None = []
+        try:
+            while (group := self._next()) is not None:
+                settle(self._group.commit(group), self._lock)
+                if self._busy is not None:
+                    for _ in group:
+                        self._busy.work_finished()
+        except BaseException as error:
+            self._give_up(group or [], error)
+            raise
+        finally:
+            self._group.close()
+
+    def _give_up(self, group: list[Pending], error: BaseException) -> None:
+        """Nothing here should raise; if something does, nobody may wait for a writer that is no more."""
+        with self._lock:
+            self._closed = True
+            left = [pending for pending in (*group, *self._queue) if not pending.done]
+            self._queue = []
+        told = StoreClosedError(f"the writer has ended ({error!r}): open the store again")
+        settle([(pending, told) for pending in left], self._lock)
 
     def _next(self) -> list[Pending] | None:
         """Whatever is queued; None when the store was closed and everything is done."""

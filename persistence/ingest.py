@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from understudy.persistence.operations import AppendTurns, SetIngestOffset
 from understudy.protocol.model import Turn
@@ -19,8 +19,7 @@ from understudy.protocol.model import Turn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from understudy.persistence._reader import Reader
-    from understudy.persistence.store import Store
+    from understudy.persistence.ledger import Ledger
     from understudy.protocol import SessionKey
     from understudy.protocol.model import Role
 
@@ -75,9 +74,8 @@ def _text(content: object) -> str:
 class Ingest:
     """Takes transcript files in."""
 
-    def __init__(self, store: Store, reader: Reader, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, store: Ledger, wall_ms: Callable[[], int]) -> None:
         self._store = store
-        self._reader = reader
         self._wall_ms = wall_ms
 
     def __call__(
@@ -94,12 +92,12 @@ class Ingest:
         replaced. When the file was cut short, rotated or rewritten it is read anew, and only lines that the
         session does not have yet are stored.
         """
-        name = str(Path(path).absolute())
+        name = str(Path(path).resolve())  # one file, however it is spelled
         with Path(name).open("rb") as file:
-            known: Any = self._reader.row("SELECT offset, anchor FROM ingests WHERE path = ?", (name,))
+            known = self._store.transcripts.taken_in(name)
             restarted = known is not None and _anchor(file, known[0]) != known[1]
             seen = self._seen(session_key) if restarted else Counter[tuple[str, str]]()
-            offset = 0 if known is None or restarted else int(known[0])
+            offset = 0 if known is None or restarted else known[0]
             helpings = _helpings(file, offset, final=final)
             if restarted:
                 # In one commit: whoever continued after a crash half way would not know what to leave out.

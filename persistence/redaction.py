@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import ValuesView
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel
+
+from understudy.persistence._storable import document, storable
+from understudy.protocol import EndReason, RunId, SessionKey, Usage
+from understudy.protocol.result import Condensation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +34,19 @@ class _Rule(NamedTuple):
 # fail, or is bounded in number, or begins only where a stretch of its own class does: no stretch of text is read
 # more than a bounded number of times, so the time is linear in the text.
 _NAMES = (
-    r"password|passwd|pwd|passphrase|secret|token|(?:api|access|private|secret|signing|encryption)[_ -]?key"
+    r"password|passwd|pwd|passphrase|passcode|(?<=_)pass|secret|token"
+    r"|(?:api|access|account|private|secret|signing|encryption)[_ -]?key|secret_key_base"
     r"|authorization|credentials?"
+)
+_NAME_HINTS = (
+    *("password", "passwd", "pwd", "passphrase", "passcode", "_pass", "secret", "token"),
+    *(
+        f"{kind}{sign}key"
+        for kind in ("api", "access", "account", "private", "signing", "encryption")
+        for sign in "_ -"
+    ),
+    *(f"{kind}key" for kind in ("api", "access", "account", "private", "signing", "encryption")),
+    *("authorization", "credential"),
 )
 _RULES = (
     _Rule(
@@ -61,35 +79,68 @@ _RULES = (
         rf"\1 {REDACTED}",
     ),
     _Rule(
-        # name = value, "name": "value", name: value; what is quoted goes up to the quote, blanks included.
-        (
-            *("password", "passwd", "pwd", "passphrase", "secret", "token", "api_key", "apikey", "api-key"),
-            *("api key", "access_key", "access-key", "accesskey", "private_key", "private-key", "privatekey"),
-            *("signing_key", "signing-key", "signingkey", "encryption_key", "encryption-key", "encryptionkey"),
-            *("authorization", "credential"),
-        ),
+        # A scheme and what follows it; those above keep their scheme.
+        ("authorization",),
         re.compile(
-            rf"((?:{_NAMES})\\?[\"']?[ \t]{{0,4}}(?:=>|:=|=|:)[ \t]{{0,4}})(?:"
-            r"(\\?\")(?:[^\"\\\n]|\\(?!\"))++"
-            r"|(\\?')(?:[^'\\\n]|\\(?!'))++"
-            r"|(?!\[redacted\]|bearer |basic )[^\s\"'`,;<>(){}\[\]\\]{4,})",
+            r"(authorization\\?[\"']?[ \t]{0,32}[:=][ \t]{0,32}\\?[\"']?)"
+            r"(?:token|api-?key|key|digest|negotiate|ntlm|hawk|oauth|dpop|signature|aws4-hmac-sha256)[ \t]{1,4}"
+            r"[^\s\"'\\][^\r\n\"'\\]*",
+            re.IGNORECASE,
+        ),
+        rf"\1{REDACTED}",
+    ),
+    _Rule(
+        # name = value, "name": "value", name: value; what is quoted goes up to the quote, blanks included. A quote
+        # that is escaped ends what began with an escaped one, and is part of what did not.
+        _NAME_HINTS,
+        re.compile(
+            rf"((?:{_NAMES})\\?[\"']?[ \t]{{0,32}}(?:=>|:=|=|:)[ \t]{{0,32}}(?:[rbfu]{{1,2}}(?=[\"']))?)(?:"
+            r"(\\\")(?:[^\"\\\n]|\\(?!\"))++"
+            r"|(\\')(?:[^'\\\n]|\\(?!'))++"
+            r"|(\"(?:\"\")?)(?:[^\"\\\n]|\\[^\n])++"
+            r"|('(?:'')?)(?:[^'\\\n]|\\[^\n])++"
+            r"|(`)[^`\n]++"
+            r"|(?!\[redacted\]|bearer |basic |(?:null|none|true|false)\b)[^\s\"'`,;<>(){}\[\]\\]{4,})",
+            re.IGNORECASE,
+        ),
+        rf"\1\2\3\4\5\6{REDACTED}",
+    ),
+    _Rule(
+        # --name value: in quotes, or with something in it that words do not have.
+        tuple(f"-{name}" for name in _NAME_HINTS),
+        re.compile(
+            rf"(--(?:[a-z0-9]{{1,16}}-){{0,3}}(?:{_NAMES})[ \t]{{1,4}})(?:"
+            r"(\")[^\"\n]++|(')[^'\n]++|(?![-\[])(?=[a-z.,-]{0,64}[0-9_+/=$!#%&*@])[^\s\"'`<>(){}\[\]\\]{4,})",
             re.IGNORECASE,
         ),
         rf"\1\2\3{REDACTED}",
     ),
     _Rule(
+        tuple(f"{name}>" for name in (*_NAME_HINTS, "credentials")),
+        re.compile(rf"((?:{_NAMES})>)[^<>\n]{{1,512}}(?=</)", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    _Rule(
+        # A password may hold a colon or an at; a number before a question mark is a port.
         ("://",),
-        re.compile(r"(://[^\s/:@\"']{0,128}:)[^\s/:@\"']{1,256}(?=@)"),
+        re.compile(r"(://[^\s/:@\"']{0,128}:)(?![0-9]{1,5}[?#])[^\s/\"'<>]{1,256}(?=@)"),
         rf"\1{REDACTED}",
     ),
 )
 _BLOCK_HINT = "private key"
 _BLOCK = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
 _BLOCK_END = re.compile(r"-----END (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
-# Most prose has no underscore, so most of the hints need not be looked for one by one.
-_ALL_HINTS = [_BLOCK_HINT, *(hint for rule in _RULES for hint in rule.hints)]
-_HINTS_WITH_UNDERSCORE = tuple(hint for hint in _ALL_HINTS if "_" in hint)
-_HINTS = tuple(hint for hint in _ALL_HINTS if "_" not in hint)
+_HINTS = (_BLOCK_HINT, *(hint for rule in _RULES for hint in rule.hints))
+# What many hints have in common is looked for first, and nearly every text stops there; the rest of the hints only
+# where a text has their underscore or hyphen at all.
+_COMMON_PARTS = (
+    *("key", "token", "pass", "secret", "pwd", "auth", "credential", "://", "bearer", "basic "),
+    *("xox", "akia", "asia", "aiza", "eyj"),
+)
+_RARE_HINTS = {
+    sign: tuple(hint for hint in _HINTS if sign in hint and not any(part in hint for part in _COMMON_PARTS))
+    for sign in "_-"
+}
 
 # As the end of a name, so that accessToken and DB_PASSWORD are among them.
 _SECRET_NAME = re.compile(rf"(?:{_NAMES})$", re.IGNORECASE)
@@ -103,18 +154,23 @@ _OUR_NAMES = frozenset(
     {
         *("type", "run_id", "parent_run_id", "session_key", "parent_session_key", "root_session_key"),
         *("agent_id", "runner", "end_reason", "kind", "failure.kind", "recent_files.provenance"),
+        *("cleanup", "restart"),
     }
 )
+# What is validated as one line when it is read again, and so must not grow beyond the longest.
+_OUR_LINES = frozenset(
+    {
+        *("label", "artifact_refs", "tool_groups", "expected_outputs", "workspace_dir", "cwd", "model", "spec_id"),
+        *("graph.graph_id", "graph.node_id", "graph_shared_dir"),
+    }
+)
+_LONGEST_LINE = 4096
+
+# What holds no text, or an identifier that must stay what it is: nearly all of a message.
+_HARMLESS = frozenset({int, float, bool, RunId, SessionKey, EndReason, Usage, Condensation})
 
 # A shorter registered value would redact ordinary words.
 _SHORTEST_VALUE = 4
-
-
-def storable(text: str) -> str:
-    """``text`` as SQLite can keep it: without NUL (its end of text) and lone surrogates."""
-    if not text.isascii():
-        text = text.encode("utf-8", "replace").decode("utf-8")
-    return text.replace("\x00", "\ufffd") if "\x00" in text else text
 
 
 class Redactor:
@@ -128,15 +184,18 @@ class Redactor:
     __slots__ = ("_values",)
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        kept = {value for value in values if len(value) >= _SHORTEST_VALUE}
+        # A value read from a file has a line break that it has nowhere else.
+        kept = {value for given in values if len(value := given.strip()) >= _SHORTEST_VALUE}
         # In JSON a value may stand escaped, in either spelling.
         kept |= {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for value in kept for ascii_only in (True, False)}
         # The longest first, so that a value inside another leaves no rest of it behind.
         self._values = tuple(sorted(kept, key=len, reverse=True))
 
     def text(self, text: str) -> str:
-        """``text`` without secrets, and storable."""
+        """``text`` without secrets, and storable: without NUL (SQLite's end of text) and lone surrogates."""
         text = storable(text)
+        if "\x00" in text:
+            text = text.replace("\x00", "\ufffd")
         for value in self._values:
             text = text.replace(value, REDACTED)
         lowered = text.lower()
@@ -144,20 +203,30 @@ class Redactor:
 
     def json(self, document: str) -> str:
         """The same for the names and values inside a JSON document, which stays a JSON document."""
-        return self._json(document, frozenset())
-
-    def document(self, document: str) -> str:
-        """The same for a packet, a result or a failure: what it is identified by stays as it is."""
-        return self._json(document, _OUR_NAMES)
-
-    def _json(self, document: str, kept: frozenset[str]) -> str:
-        if not document.isascii():
-            document = storable(document)
+        document = storable(document)
         lowered = document.lower()
         for name in _STRUCTURE:
             lowered = lowered.replace(name, "")
         if not (_suspect(lowered) or _VARIABLES.search(document) or self._registered(document)):
             return document
+        return self._walked(document, frozenset())
+
+    def document(self, model: BaseModel) -> tuple[str, bool]:
+        """A packet, a result or a failure as a JSON document without secrets; whether it had none to begin with.
+
+        What it is identified by stays as it is.
+        """
+        written = document(model)
+        texts: list[str] = []
+        # Its field names are ours and no secrets, so that only what they hold is looked at.
+        if _gather(model.__dict__.values(), texts):
+            said = "\n".join(texts)
+            # A NUL would end the text for whoever takes it out of the document in SQL.
+            if not (_suspect(said.lower()) or self._registered(said) or "\x00" in said):
+                return written, True
+        return self._walked(written, _OUR_NAMES), False
+
+    def _walked(self, document: str, kept: frozenset[str]) -> str:
         root = [json.loads(document)]
         self._walk(root, kept)
         return json.dumps(root[0], ensure_ascii=False, separators=(",", ":"))
@@ -191,19 +260,36 @@ class Redactor:
             return item
         if secret:
             return REDACTED
-        return self.text(item) if isinstance(item, str) else item
+        if not isinstance(item, str):
+            return item
+        said = self.text(item)
+        return said[:_LONGEST_LINE] if kept and path in _OUR_LINES else said
 
 
 def _suspect(lowered: str) -> bool:
     # Loops: any() with a generator would double the cost of the most frequent check there is.
-    for hint in _HINTS:
-        if hint in lowered:
-            return True
-    if "_" in lowered:
-        for hint in _HINTS_WITH_UNDERSCORE:
-            if hint in lowered:
-                return True
+    for part in _COMMON_PARTS:
+        if part in lowered:
+            return any(hint in lowered for hint in _HINTS)
+    for sign, hints in _RARE_HINTS.items():
+        if sign in lowered:
+            for hint in hints:
+                if hint in lowered:
+                    return True
     return False
+
+
+def _gather(values: Iterable[object], texts: list[str]) -> bool:
+    """Collect the strings in ``values``; False where they hold names that are not ours, as variables have them."""
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            texts.append(value)  # type: ignore[arg-type]  # mypy does not follow `kind`
+        elif value and kind not in _HARMLESS:
+            inside = value.__dict__.values() if isinstance(value, BaseModel) else value
+            if not isinstance(inside, tuple | ValuesView) or not _gather(inside, texts):
+                return False
+    return True
 
 
 def _by_pattern(text: str, lowered: str) -> str:

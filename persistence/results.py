@@ -6,17 +6,17 @@ import contextlib
 import json
 import os
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from understudy.persistence.errors import StoreError
 from understudy.persistence.operations import DeleteRun, MarkExported, MarkSwept
-from understudy.protocol import RunId, SessionKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from understudy.persistence._reader import Reader
-    from understudy.persistence.store import Store
+    from understudy.persistence.ledger import Ledger
+    from understudy.protocol import RunId, SessionKey
 
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,11 +26,17 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Results:
     """Writes ``{session}/{run}.json`` below a folder of its own, from what is committed. Blocks: not for a loop."""
 
-    def __init__(self, store: Store, reader: Reader, root: Path, wall_ms: Callable[[], int]) -> None:
-        self.root = root
+    def __init__(self, store: Ledger, root: Path | None, wall_ms: Callable[[], int]) -> None:
+        self._root = root
         self._store = store
-        self._reader = reader
         self._wall_ms = wall_ms
+
+    @property
+    def root(self) -> Path:
+        """The folder the results go to."""
+        if self._root is None:
+            raise StoreError("results of a store in memory have no place of their own: open it with results_dir")
+        return self._root
 
     def path(self, session_key: SessionKey, run_id: RunId) -> Path:
         """Where the result of a run is, or will be. The ids' own file names cannot leave the folder."""
@@ -38,17 +44,11 @@ class Results:
 
     def export(self, run_id: RunId) -> Path | None:
         """Write a run's result; None when it has none, or when it was swept."""
-        row: Any = self._reader.row(
-            """
-            SELECT runs.session_key, result, full_output FROM results JOIN runs ON runs.id = results.run
-            WHERE run_id = ? AND swept_at IS NULL
-            """,
-            (run_id,),
-        )
-        if row is None:
+        run, result = self._store.runs.get(run_id), self._store.runs.result(run_id)
+        if run is None or result is None or run.facts.swept_at is not None:
             return None
-        session_key, result, full = SessionKey(row[0]), json.loads(row[1]), row[2]
-        document = {**result, "full_output": result.get("output", "") if full is None else full}
+        session_key, document = run.session_key, result.model_dump(mode="json", exclude_none=True)
+        document["full_output"] = self._store.runs.full_output(run_id)
         self._write(session_key, run_id, json.dumps(document, ensure_ascii=False, indent=2))
         (stands,) = self._store.transaction(MarkExported(run_id, self._wall_ms())).result()
         if not stands:  # swept or forgotten meanwhile: nobody would remove the file any more
@@ -61,42 +61,32 @@ class Results:
 
         Those that cannot be written are raised as a group, once all others are written.
         """
-        rows: list[Any] = self._reader.rows(
-            """
-            SELECT run_id FROM results JOIN runs ON runs.id = results.run
-            WHERE exported_at IS NULL AND delivered_at IS NOT NULL AND swept_at IS NULL ORDER BY results.run
-            """
-        )
-        return _each(rows, lambda row: self.export(RunId(row[0])) is not None, "exported")
+        return _each(self._store.runs.unexported(), lambda run_id: self.export(run_id) is not None, "exported")
 
     def sweep(self, *, ended_before: int) -> list[RunId]:
         """Remove what was delivered and ended before that time; gives the runs that were swept now.
 
         Those that cannot be removed are raised as a group, once all others are.
         """
-        rows: list[Any] = self._reader.rows(
-            """
-            SELECT run_id, session_key FROM runs
-            WHERE ended_at < ? AND delivered_at IS NOT NULL AND swept_at IS NULL ORDER BY id
-            """,
-            (ended_before,),
-        )
-        return _each(rows, lambda row: self._sweep(SessionKey(row[1]), RunId(row[0])), "swept")
+        return _each(self._store.runs.sweepable(ended_before=ended_before), self._sweep, "swept")
 
     def forget(self, run_id: RunId) -> bool:
         """Forget a finished and delivered run, its file included. Answers whether it was forgotten."""
-        row: Any = self._reader.row("SELECT session_key FROM runs WHERE run_id = ?", (run_id,))
+        run = self._store.runs.get(run_id)
         (forgotten,) = self._store.transaction(DeleteRun(run_id)).result()
-        if row is not None and forgotten:
-            self._remove(SessionKey(row[0]), run_id)
+        if run is not None and forgotten:
+            self._remove(run.session_key, run_id)
         return bool(forgotten)
 
-    def _sweep(self, session_key: SessionKey, run_id: RunId) -> bool:
+    def _sweep(self, run_id: RunId) -> bool:
+        run = self._store.runs.get(run_id)
+        if run is None:  # forgotten meanwhile
+            return False
         # Before the mark: were the process to die in between, the next sweep finds the run again.
-        self._remove(session_key, run_id)
+        self._remove(run.session_key, run_id)
         (first,) = self._store.transaction(MarkSwept(run_id, self._wall_ms())).result()
         # After it: an export may have come between the two; after the mark none stands.
-        self._remove(session_key, run_id)
+        self._remove(run.session_key, run_id)
         return bool(first)
 
     def _write(self, session_key: SessionKey, run_id: RunId, text: str) -> None:
@@ -123,8 +113,10 @@ class Results:
 
     def _remove(self, session_key: SessionKey, run_id: RunId) -> None:
         """The file, what a crash left of it, and its folder if that is empty then; fine if there is nothing."""
+        if self._root is None:
+            return
         name = f"{run_id.file_name}.json"
-        with contextlib.suppress(FileNotFoundError), _opened(self.root) as root:
+        with contextlib.suppress(FileNotFoundError), _opened(self._root) as root:
             with _opened(session_key.file_name, root) as folder:
                 with os.scandir(folder) as entries:
                     names = [entry.name for entry in entries]
@@ -146,15 +138,16 @@ def _opened(folder: Path | str, parent: int | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _each(rows: Sequence[Any], work: Callable[[Any], bool], done: str) -> list[RunId]:
+def _each(runs: Collection[RunId], work: Callable[[RunId], bool], done: str) -> list[RunId]:
     """The runs for which ``work`` was done; one that cannot be does not hold up the others."""
-    worked, failed = list[RunId](), list[Exception]()
-    for row in rows:
+    worked: list[RunId] = []
+    failed: list[Exception] = []
+    for run_id in runs:
         try:
-            if work(row):
-                worked.append(RunId(row[0]))
+            if work(run_id):
+                worked.append(run_id)
         except (OSError, ValueError) as error:
             failed.append(error)
     if failed:
-        raise ExceptionGroup(f"{len(failed)} of {len(rows)} results could not be {done}; try again", failed)
+        raise ExceptionGroup(f"{len(failed)} of {len(runs)} results could not be {done}; try again", failed)
     return worked

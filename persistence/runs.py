@@ -40,12 +40,12 @@ class Runs:
     def get(self, run_id: str) -> RunRecord | None:
         """The run of that name."""
         row = self._reader.row(f"{_SELECT} WHERE run_id = ?", (run_id,))
-        return None if row is None else _record(row)
+        return None if row is None else record_of(row)
 
     def by_idempotency_key(self, session_key: str, key: str) -> RunRecord | None:
         """The run that ``session_key`` accepted under this key; compare its ``digest``."""
         row = self._reader.row(f"{_SELECT} WHERE parent_session_key = ? AND idempotency_key = ?", (session_key, key))
-        return None if row is None else _record(row)
+        return None if row is None else record_of(row)
 
     def find(
         self,
@@ -80,7 +80,7 @@ class Runs:
         if since is not None:
             conditions.append("accepted_at >= ?")
             values.append(since)
-        return page(self._reader, _SELECT, "id", conditions, values, limit, cursor, _record)
+        return page(self._reader, _SELECT, "id", conditions, values, limit, cursor, record_of)
 
     def children(self, session_key: str, *, unfinished: bool = False) -> list[RunRecord]:
         """The runs a session has spawned, in order of acceptance."""
@@ -167,20 +167,44 @@ class Runs:
             """,
             (run_id,),
         )
-        return [
-            Event(name, at, SessionKey(key), RunId(run), parent and RunId(parent), depth, json.loads(data))
-            for name, at, key, run, parent, depth, data in rows
-        ]
+        return [event_of(row) for row in rows]
+
+    def unexported(self) -> list[RunId]:
+        """Delivered runs whose result has no file yet, in order of acceptance."""
+        rows: list[Any] = self._reader.rows(
+            """
+            SELECT run_id FROM results JOIN runs ON runs.id = results.run
+            WHERE exported_at IS NULL AND delivered_at IS NOT NULL AND swept_at IS NULL ORDER BY results.run
+            """
+        )
+        return [RunId(row[0]) for row in rows]
+
+    def sweepable(self, *, ended_before: int) -> list[RunId]:
+        """Delivered runs that ended before that time and were not swept yet, in order of acceptance."""
+        rows: list[Any] = self._reader.rows(
+            """
+            SELECT run_id FROM runs
+            WHERE ended_at < ? AND delivered_at IS NOT NULL AND swept_at IS NULL ORDER BY id
+            """,
+            (ended_before,),
+        )
+        return [RunId(row[0]) for row in rows]
 
     def _list(self, where: str, values: tuple[Value, ...] = ()) -> list[RunRecord]:
-        return [_record(row) for row in self._reader.rows(f"{_SELECT} {where}", values)]
+        return [record_of(row) for row in self._reader.rows(f"{_SELECT} {where}", values)]
 
     def _usage(self, source: str, values: tuple[Value, ...]) -> Usage:
         row: Any = self._reader.row(f"SELECT sum(input_tokens), sum(output_tokens), sum(cost_usd) {source}", values)
         return Usage(input_tokens=row[0] or 0, output_tokens=row[1] or 0, cost_usd=row[2] or 0.0)
 
 
-def _record(row: Any) -> RunRecord:
+def event_of(row: Any) -> Event:
+    """A row of the events."""
+    name, at, key, run, parent, depth, data = row
+    return Event(name, at, SessionKey(key), RunId(run), parent and RunId(parent), depth, json.loads(data))
+
+
+def record_of(row: Any) -> RunRecord:
     """A row of ``_SELECT``; the first thirteen columns are the facts."""
     run_id, accepted, generation, started, deadline, progress, cancelled, ended, reason, *rest = row
     failure, partial, delivered, swept, session, parent, parent_run, root, *rest = rest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from understudy.protocol import SessionKey
 
@@ -26,16 +26,19 @@ _MOST_TOKENS = 16
 _LONGEST_QUERY = 1_000
 # Matches are looked at in windows of so many, the newest first: ranking costs no more than a window, however
 # common a word is. A window in which more than half of the turns match is not worth ranking.
-_WINDOW = 1_000
-_COMMON = 2
+WINDOW = 1_000
+COMMON = 2
 # A named session of at most so many turns is asked turn by turn once a window full of others' did not do.
-_SHORT = 1_000
+SHORT = 1_000
 # A substring has no index: so many of the newest turns are read for one, unless a session is named.
-_SUBSTRING_WINDOW = 20_000
+SUBSTRING_WINDOW = 20_000
 _EXCERPT_BEFORE, _EXCERPT = 80, 240
 # A word may stand inside other words so often before an excerpt is content with one of those.
 _PATIENCE = 100
 _NEWEST = 2**63 - 1
+
+Hit: TypeAlias = tuple[str, int, str, str, int]
+"""Session, time, role, text and number of a turn that was found."""
 
 # An accent written as a character of its own belongs to its word, as it does for the index.
 _MARKS = "\u0300-\u036f"
@@ -66,6 +69,34 @@ class SearchHit:
     turn_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query as it is looked for: storable, and bounded in every direction."""
+
+    text: str
+    words: list[str]
+    limit: int
+
+
+def asked(query: str, agent_id: str, session_key: str | None, limit: int) -> Question | None:
+    """What ``query`` asks; None when it asks nothing, or is asked by or about somebody who cannot be."""
+    text = _UNSTORABLE.sub(" ", query[:_LONGEST_QUERY]).strip()
+    # Who asks, and about which session, is never cleaned: what cannot be stored has no rows.
+    if not text or _UNSTORABLE.search(agent_id) or _UNSTORABLE.search(session_key or ""):
+        return None
+    words = [word for word in _WORD.findall(text) if word.strip("_")][:_MOST_TOKENS]
+    return Question(text, words, max(1, min(limit, _MOST_HITS)))
+
+
+def hits_of(found: Sequence[Hit], question: Question) -> list[SearchHit]:
+    """What was found, the best first, with the text around the match."""
+    wanted = [_MARK.sub("", _folded(part)) for part in (question.text, *question.words)]
+    return [
+        SearchHit(SessionKey(key), at, role, _excerpt(said, wanted), rank, number)
+        for rank, (key, at, role, said, number) in enumerate(found, 1)
+    ]
+
+
 class Search:
     """Searches turns on behalf of an agent."""
 
@@ -86,29 +117,24 @@ class Search:
         An isolated agent sees its own sessions; a shared one also those of others that are shared. A key that
         does not exist and a key that may not be seen answer alike: with nothing.
         """
-        text = _UNSTORABLE.sub(" ", query[:_LONGEST_QUERY]).strip()
-        # Who asks, and about which session, is never cleaned: what cannot be stored has no rows.
-        if not text or _UNSTORABLE.search(agent_id) or _UNSTORABLE.search(session_key or ""):
+        question = asked(query, agent_id, session_key, limit)
+        if question is None:
             return []
         given = {
             "agent": agent_id,
             "shared": visibility == "shared",
             "key": session_key,
-            "limit": max(1, min(limit, _MOST_HITS)),
-            "text": text,
+            "limit": question.limit,
+            "text": question.text,
         }
-        words = [word for word in _WORD.findall(text) if word.strip("_")][:_MOST_TOKENS]
+        words = question.words
         with self._reader.cursor() as cursor:
             rows = _by_key(cursor, given)
             # All words first; where no turn has them all, any of them.
             for junction in (" AND ", " OR ")[: min(len(words), 2)]:
                 rows = rows or _by_words(cursor, given, junction.join(f'"{word}"' for word in words))
             rows = rows or _by_substring(cursor, given)
-        wanted = [_MARK.sub("", _folded(part)) for part in (text, *words)]
-        return [
-            SearchHit(SessionKey(key), at, role, _excerpt(said, wanted), rank, number)
-            for rank, (key, at, role, said, number) in enumerate(rows, 1)
-        ]
+        return hits_of(rows, question)
 
 
 def _by_key(cursor: sqlite3.Cursor, given: dict[str, Any]) -> list[Any]:
@@ -127,7 +153,7 @@ def _by_words(cursor: sqlite3.Cursor, given: dict[str, Any], match: str) -> list
     first, last = _bounds(cursor, given)
     rows: list[Any] = []
     while last is not None:
-        window = {**given, "match": match, "first": first, "last": last, "size": _WINDOW}
+        window = {**given, "match": match, "first": first, "last": last, "size": WINDOW}
         count, oldest, newest = cursor.execute(
             """
             SELECT count(*), min(rowid), max(rowid) FROM (
@@ -138,13 +164,13 @@ def _by_words(cursor: sqlite3.Cursor, given: dict[str, Any], match: str) -> list
         ).fetchone()
         if not count:
             break
-        common = count == _WINDOW and newest - oldest < _COMMON * _WINDOW
+        common = count == WINDOW and newest - oldest < COMMON * WINDOW
         order = "turns_fts.rowid DESC" if common else "turns_fts.rank"
         window |= {"oldest": oldest, "newest": newest, "limit": given["limit"] - len(rows)}
         rows += cursor.execute(f"{_IN_WINDOW} ORDER BY {order} LIMIT :limit", window).fetchall()
-        if count == _WINDOW and len(rows) < given["limit"] and _is_short(cursor, given):
+        if count == WINDOW and len(rows) < given["limit"] and _is_short(cursor, given):
             return _along_session(cursor, {**given, "match": match})
-        last = oldest - 1 if count == _WINDOW and len(rows) < given["limit"] else None
+        last = oldest - 1 if count == WINDOW and len(rows) < given["limit"] else None
     return rows
 
 
@@ -172,9 +198,9 @@ def _is_short(cursor: sqlite3.Cursor, given: dict[str, Any]) -> bool:
         SELECT count(*) FROM (SELECT 1 FROM turns WHERE session_id = (
             SELECT id FROM sessions WHERE session_key = :key) LIMIT :most + 1)
         """,
-        {**given, "most": _SHORT},
+        {**given, "most": SHORT},
     ).fetchone()
-    return bool(count <= _SHORT)
+    return bool(count <= SHORT)
 
 
 def _along_session(cursor: sqlite3.Cursor, given: dict[str, Any]) -> list[Any]:
@@ -204,7 +230,7 @@ def _by_substring(cursor: sqlite3.Cursor, given: dict[str, Any]) -> list[Any]:
         WHERE {where} AND turns.text LIKE :pattern ESCAPE '\\' AND {_VISIBLE}
         ORDER BY turns.id DESC LIMIT :limit
         """,
-        {**given, "window": _SUBSTRING_WINDOW, "pattern": f"%{escaped}%"},
+        {**given, "window": SUBSTRING_WINDOW, "pattern": f"%{escaped}%"},
     ).fetchall()
 
 

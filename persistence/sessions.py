@@ -38,18 +38,18 @@ class Sessions:
     def get(self, session_key: str) -> SessionRecord | None:
         """The session of that key."""
         row = self._reader.row(f"{_SESSION} WHERE session_key = ?", (session_key,))
-        return None if row is None else _session(row)
+        return None if row is None else session_of(row)
 
     def find(self, *, agent_id: str | None = None, limit: int = 100, cursor: str | None = None) -> Page[SessionRecord]:
         """Sessions, the newest first."""
         conditions = [] if agent_id is None else ["agent_id = ?"]
         values: list[Value] = [] if agent_id is None else [agent_id]
-        return page(self._reader, _SESSION, "id", conditions, values, limit, cursor, _session)
+        return page(self._reader, _SESSION, "id", conditions, values, limit, cursor, session_of)
 
     def children(self, session_key: str) -> list[SessionRecord]:
         """The sessions below a session, one level down, in order of creation."""
         rows = self._reader.rows(f"{_SESSION} WHERE parent_session_key = ? ORDER BY id", (session_key,))
-        return [_session(row) for row in rows]
+        return [session_of(row) for row in rows]
 
     def most_recent(self, *, project: str, harness: str, agent_id: str, other_than: str) -> SessionRecord | None:
         """The harness session with the newest content in a project: the last resort for finding a parent."""
@@ -58,7 +58,7 @@ class Sessions:
             " ORDER BY updated_at DESC, id DESC LIMIT 1",
             (project, harness, agent_id, other_than),
         )
-        return None if row is None else _session(row)
+        return None if row is None else session_of(row)
 
     def working_context(self, session_key: str) -> WorkingContext | None:
         """The session's working context as last committed."""
@@ -164,7 +164,8 @@ class DeadLetters:
         return page(self._reader, _LETTER, "id", conditions, values, limit, cursor, _letter)
 
 
-def _session(row: Any) -> SessionRecord:
+def session_of(row: Any) -> SessionRecord:
+    """A row of ``_SESSION``."""
     key, agent_id, visibility, parent, root, depth, *rest = row
     runner, workspace_dir, cwd, harness, project, title, holder, created_at, updated_at, completed_at, _ = rest
     return SessionRecord(

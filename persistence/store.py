@@ -71,8 +71,8 @@ class Store:
         self.dead_letters = DeadLetters(reader)
         self.transcripts = Transcripts(reader)
         self.search = Search(reader)
-        self.ingest = Ingest(self, reader, wall_ms)
-        self.results = Results(self, reader, results_dir, wall_ms)
+        self.ingest = Ingest(self, wall_ms)
+        self.results = Results(self, results_dir, wall_ms)
 
     @classmethod
     def open(
@@ -101,7 +101,8 @@ class Store:
         if path is None:
             temporary = Path(tempfile.mkdtemp(prefix="understudy-"))
             path = temporary / "store.db"
-        name = str(path)
+        # Absolute: a connection opened after the host has changed its folder must find the same file.
+        name = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
         try:
             if name != MEMORY:
                 prepare(name, busy_timeout_ms=busy_timeout_ms, migrations=migrations)

@@ -10,6 +10,8 @@ from understudy.protocol import RunId
 from understudy.protocol.model import ToolCall, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from understudy.persistence._reader import Reader
 
 
@@ -29,15 +31,13 @@ class Transcripts:
             """,
             (session_key, after, limit),
         )
-        return [_turn(row) for row in rows]
+        return [turn_of(row) for row in rows]
 
     def tail(self, session_key: str, chars: int, *, after: int = 0) -> str:
         """The last ``chars`` characters of what was said, as ``role: text`` lines, of turns after ``after``.
 
         Read backwards along an index: the length of the session does not matter.
         """
-        lines: list[str] = []
-        left = chars
         with self._reader.cursor() as cursor:
             cursor.execute(
                 """
@@ -48,19 +48,32 @@ class Transcripts:
                 (max(chars, 1), session_key, after),
             )
             # Row by row: a tail needs a few turns, not the session.
-            while left > 0 and (row := cursor.fetchone()) is not None:
-                line = "{}: {}".format(*row)
-                left -= len(line) + (1 if lines else 0)  # and the line break before the next
-                lines.append(line)
-        lines.reverse()
-        return "\n".join(lines)[-chars:] if chars > 0 else ""
+            return tail_of(cursor, chars)
+
+    def taken_in(self, path: str) -> tuple[int, str] | None:
+        """How far a transcript file was taken in, and the fingerprint of what lay before; None for a new one."""
+        row: Any = self._reader.row("SELECT offset, anchor FROM ingests WHERE path = ?", (path,))
+        return None if row is None else (int(row[0]), str(row[1]))
 
     def text(self, session_key: str) -> str:
         """The whole transcript, as ``role: text`` lines."""
         return "\n".join(f"{stored.turn.role}: {stored.turn.text}" for stored in self.turns(session_key))
 
 
-def _turn(row: Any) -> StoredTurn:
+def tail_of(said: Iterator[tuple[str, str]], chars: int) -> str:
+    """The last ``chars`` characters of ``said``, roles and texts from the last one back; takes what it needs."""
+    lines: list[str] = []
+    left = chars
+    while left > 0 and (turn := next(said, None)) is not None:
+        line = "{}: {}".format(*turn)
+        left -= len(line) + (1 if lines else 0)  # and the line break before the next
+        lines.append(line)
+    lines.reverse()
+    return "\n".join(lines)[-chars:] if chars > 0 else ""
+
+
+def turn_of(row: Any) -> StoredTurn:
+    """A row of the turns."""
     number, at, run_id, role, text, calls, call_id = row
     tool_calls = () if calls is None else tuple(ToolCall(**call) for call in json.loads(calls))
     return StoredTurn(number, at, run_id and RunId(run_id), Turn(role, text, tool_calls, call_id))

@@ -21,9 +21,9 @@ EDGE = ConfigDict(
 
 def _one_line(text: str) -> str:
     """Refuse what could end the line: these values are printed inside tags, tables and paths."""
-    for character in text:
-        if unicodedata.category(character) in {"Cc", "Zl", "Zp"}:
-            raise ValueError("must be one line without control characters")
+    # What is printable has none of them; only what is not is looked at letter by letter.
+    if not text.isprintable() and any(unicodedata.category(c) in {"Cc", "Zl", "Zp"} for c in text):
+        raise ValueError("must be one line without control characters")
     return text
 
 

@@ -30,7 +30,7 @@ class _Id(str):
         if not isinstance(text, str) or cls.pattern.fullmatch(text) is None:
             shown = f"{text[:60]}…" if isinstance(text, str) and len(text) > 60 else text  # noqa: PLR2004
             raise ValueError(f"{cls.what} {shown!r} is not allowed: use {cls.allowed}")
-        return super().__new__(cls, text)
+        return str.__new__(cls, text)
 
     @property
     def file_name(self) -> str:
@@ -43,10 +43,13 @@ class _Id(str):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: type[Any], _handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(
-            cls,
+        def accept(value: object, as_text: core_schema.ValidatorFunctionWrapHandler) -> _Id:
+            # One that exists is well formed; messages are full of them.
+            return value if type(value) is cls else cls(as_text(value))
+
+        return core_schema.no_info_wrap_validator_function(
+            accept,
             core_schema.str_schema(),
-            serialization=core_schema.plain_serializer_function_ser_schema(str, when_used="json"),
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, model_validator
 
 from understudy.protocol._edge import EDGE, PrintableLine
 from understudy.protocol.ending import EndReason, Failure
@@ -24,10 +25,9 @@ _STATUS_OF_END: dict[EndReason, ResultStatus] = {
 }
 
 
-class Condensation(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Condensation:
     """How the output was made to fit: 1 as it was, 2 by a model's summary, 3 by head and tail."""
-
-    model_config = EDGE
 
     level: CondensationLevel = 1
     original_tokens: NonNegativeInt = 0
@@ -57,7 +57,7 @@ class SubAgentResult(BaseModel):
     partial: bool = False
     failure: Failure | None = None
     output: str = ""
-    condensation: Condensation = Field(default_factory=Condensation)
+    condensation: Condensation = Condensation()
     recent_files: tuple[RecentFile, ...] = ()
     dropped_files: NonNegativeInt = 0
     verified_outputs: tuple[str, ...] = ()

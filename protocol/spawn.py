@@ -87,7 +87,7 @@ class Spawn(BaseModel):
     include_parent_history: ParentHistory | None = None
     inherit_context: bool | None = None
     cwd: PrintableLine | None = None
-    env: Env = Field(default={}, repr=False)
+    env: Env = Field(default_factory=dict, repr=False)
     model: PrintableLine | None = None
     max_steps: PositiveInt | None = None
     timeout_ms: PositiveInt | None = None
@@ -136,7 +136,7 @@ class SpawnPacket(BaseModel):
     inherited_context: PrintableText | None = None
     workspace_dir: PrintableLine
     cwd: PrintableLine
-    env: Env = Field(default={}, repr=False)
+    env: Env = Field(default_factory=dict, repr=False)
     model: PrintableLine | None = None
     max_steps: PositiveInt
     deadline_at: PositiveInt | None = None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from rich.tree import Tree
+
     from understudy.actors import Runtime
     from understudy.protocol import Event
 
@@ -152,11 +154,11 @@ class LiveStage(_Following):
         super().close()
         self._live.stop()
 
-    def _tree(self) -> object:
+    def _tree(self) -> Tree:
         from rich.text import Text  # noqa: PLC0415
-        from rich.tree import Tree  # noqa: PLC0415
+        from rich.tree import Tree as _Tree  # noqa: PLC0415
 
-        tree = Tree("agent:atlas:main")
+        tree = _Tree("agent:atlas:main")
         branches: dict[str | None, Tree] = {None: tree}
         for run_id, shown in tuple(self.shown.items()):
             sign, colour = _ENDS.get(shown.state, ("●", "cyan"))

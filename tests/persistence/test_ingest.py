@@ -48,6 +48,16 @@ def said(store: Store, key: str = MAIN) -> list[str]:
     return [stored.turn.text for stored in store.transcripts.turns(key)]
 
 
+def test_a_file_is_itself_however_its_path_is_spelled(store: Store, file: Path, tmp_path: Path) -> None:
+    """By a detour or through a link: a harness and a person rarely spell it alike."""
+    append(file, line("one"))
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert store.ingest(file, MAIN) == Ingested(1)
+    assert store.ingest(tmp_path / "link" / ".." / tmp_path.name / file.name, MAIN) == Ingested(0)
+    assert store.ingest(tmp_path / "link" / file.name, MAIN) == Ingested(0)
+    assert said(store) == ["one"]
+
+
 def test_a_growing_file_is_read_from_where_the_last_reading_ended(store: Store, file: Path) -> None:
     """Each line becomes one turn, once; reading again stores nothing."""
     append(file, line("one") + line("two", "assistant"))

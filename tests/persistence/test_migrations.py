@@ -143,11 +143,12 @@ class TestForward:
         assert list(folder(path)) == ["store.db"]
         assert path.stat().st_mode & 0o777 == 0o600
 
-    def test_a_volume_without_hard_links_will_do(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A memory stick, say: the file is made in place."""
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK])
+    def test_a_volume_without_hard_links_will_do(self, path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+        """A memory stick or a network share, say, whatever it calls that: the file is made in place."""
 
         def refuse(*_: object) -> None:
-            raise PermissionError(errno.EPERM, "Operation not permitted")
+            raise OSError(code, os.strerror(code))
 
         monkeypatch.setattr(os, "link", refuse)
         with opened(path) as store:

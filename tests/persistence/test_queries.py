@@ -157,6 +157,20 @@ def test_usage_adds_up_along_the_tree(many: Store) -> None:
     assert many.runs.usage("elsewhere") == Usage()
 
 
+def test_no_number_a_runner_reports_keeps_a_run_from_ending(store: Store) -> None:
+    """Beyond all integers and floats of SQLite; the result says it as it was said, and sums are still sums."""
+    absurd = Usage(input_tokens=2**63, output_tokens=2**200, cost_usd=1.7e308)
+    for run_id in ("r1", "r2"):
+        packet = accept(store, run_id)
+        commit(store, StartRun(packet.run_id, 11, HOST), Progress(packet.run_id, 12, usage=absurd, steps=2**64))
+        finish(store, packet, usage=absurd, steps=2**64)
+    result = store.runs.result("r1")
+    assert result is not None
+    assert (result.usage, result.steps) == (absurd, 2**64)
+    assert store.runs.usage(MAIN).input_tokens == 2 * 2**48
+    assert store.runs.usage(MAIN).cost_usd == 2.0 * 2**48
+
+
 def test_sessions_are_found_newest_first_and_by_agent(store: Store) -> None:
     """In pages, like runs."""
     for n in range(5):

@@ -59,6 +59,21 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\nabcd\n-----END RSA PRI
         ("SECRET_KEY = 'django-insecure-xyz'", "SECRET_KEY = '[redacted]'"),
         ("aws_secret_access_key=wJalrXUtnFEMI/K7", "aws_secret_access_key=[redacted]"),
         ("postgres://me:pa55word@db/x", "postgres://me:[redacted]@db/x"),
+        ("postgres://me:pa:55@w#rd@db/x", "postgres://me:[redacted]@db/x"),
+        ("Authorization: Token abcdef123456", "Authorization: [redacted]"),
+        ("-H 'Authorization: ApiKey abc def' -v", "-H 'Authorization: [redacted]' -v"),
+        (r'{"password": "hun\"ter2", "n": 1}', '{"password": "[redacted]", "n": 1}'),
+        (r"password = 'hun\'ter2' # mine", "password = '[redacted]' # mine"),
+        ("password          =   hunter2", "password          =   [redacted]"),
+        ('password = r"hunter2"', 'password = r"[redacted]"'),
+        ('password = """hunter2"""', 'password = """[redacted]"""'),
+        ("password=`hunter2`", "password=`[redacted]`"),
+        ("export DB_PASS=hunter2", "export DB_PASS=[redacted]"),
+        ("AccountKey=abcd/efgh==;EndpointSuffix=x", "AccountKey=[redacted];EndpointSuffix=x"),
+        ("SECRET_KEY_BASE=abcdef", "SECRET_KEY_BASE=[redacted]"),
+        ("mysql --password hunter2 -h db", "mysql --password [redacted] -h db"),
+        ("gh --auth-token 'correct horse' x", "gh --auth-token '[redacted]' x"),
+        ("<password>hunter2</password>", "<password>[redacted]</password>"),
         (f"before\n{PEM}\nafter", "before\n[redacted]\nafter"),
         ("-----BEGIN PRIVATE KEY-----\ncut off", "[redacted]"),
     ],
@@ -78,6 +93,11 @@ def test_what_looks_like_a_secret_goes(said: str, kept: str) -> None:
         "task-list sk-short risk-averse-but-long-enough-word",
         "https://example.org:8080/path?x=1",
         "def token(self): return None",
+        "the --token option, the --password flag; --api-key --verbose",
+        '{"token": null, "password": false}',
+        "http://localhost:8080?mail=me@example.org",
+        "List<Token> of <token/>",
+        "pass: the compass_pass is a passage",
         "the public key -----BEGIN PUBLIC KEY----- abc",
         "input_tokens=100 output_tokens=20",
         "ünïcode 🦊",
@@ -87,6 +107,12 @@ def test_what_looks_like_a_secret_goes(said: str, kept: str) -> None:
 def test_ordinary_words_stay(said: str) -> None:
     """Talking about secrets is no secret."""
     assert Redactor().text(said) == said
+
+
+def test_a_registered_value_read_from_a_file_needs_no_line_break() -> None:
+    """A host registers what the file held, line break included; nobody says it with one."""
+    assert Redactor(["tr0ub4dor\n"]).text("it is tr0ub4dor.") == "it is [redacted]."
+    assert Redactor(["abc\n", "    "]).text("abc      ") == "abc      "
 
 
 def test_registered_values_go_wherever_they_stand() -> None:
@@ -211,6 +237,35 @@ def test_names_of_our_own_are_never_redacted(tmp_path: Path) -> None:
         assert record.facts.failure.kind == "runner_crash"
 
 
+@pytest.mark.parametrize(("cleanup", "restart"), [("keep", "fail"), ("delete", "resume")])
+def test_what_a_restart_decides_by_is_never_redacted(tmp_path: Path, cleanup: str, restart: str) -> None:
+    """Even where the host registered the very word."""
+    with a_store(tmp_path, secrets=["keep", "fail", "delete", "resume"]) as store:
+        accept(store, "r1", cleanup=cleanup, restart=restart)
+        record = store.runs.get("r1")
+        assert record is not None
+        assert (record.packet.cleanup, record.packet.restart) == (cleanup, restart)
+
+
+def test_redaction_makes_no_line_too_long_to_be_read(tmp_path: Path) -> None:
+    """What is taken out may be shorter than what stands for it: a line is then cut, text is not."""
+    said = "pwd=abcd " * 450
+    lines: dict[str, Any] = {
+        "label": said,
+        "cwd": said,
+        "artifact_refs": (said,),
+        "graph": {"graph_id": said, "node_id": "n"},
+    }
+    with a_store(tmp_path) as store:
+        packet = accept(store, "r1", task=said, **lines)
+        finish(store, packet, output=said)
+        record, result = store.runs.get("r1"), store.runs.result("r1")
+        assert record is not None
+        assert result is not None
+        assert len(record.packet.label) == len(result.label) == 4096
+        assert record.packet.task == result.output == "pwd=[redacted] " * 450
+
+
 def test_an_event_of_broken_text_does_not_take_the_end_down(tmp_path: Path) -> None:
     """Half an emoji in an error message must not keep a run from ending."""
     with a_store(tmp_path) as store:
@@ -325,6 +380,15 @@ HOSTILE = {
     "open quotes, escaped": '\\"password\\": \\"',
     "names": "password ",
     "names and signs": "token:=",
+    "names and blanks": "token" + " " * 40,
+    "escapes in quotes": 'password="\\"',
+    "three quotes": 'password="""',
+    "prefixed quotes": "password=rb'",
+    "flags": "--token ",
+    "flags of many words": "--a-a-a-token a",
+    "tags": "<password>a",
+    "schemes": "authorization: token ",
+    "places with many ends": "://a:a@a@",
     "bearers": "bearer ",
     "bearer blanks": "bearer    \t",
     "places": "://",
@@ -364,6 +428,13 @@ def test_the_counting_engine_finds_what_re_finds() -> None:
         "db://u:pw@h",
         PEM,
         "Bearer abcdefgh1",
+        "authorization: token abc def",
+        r'password="a\"b" c',
+        "password = rb'a b' c",
+        "db_pass=hunter2; x",
+        "--db-password hunter2 x",
+        "<secret>a b</secret>",
+        "db://u:p:w@x@h",
     ):
         for pattern in PATTERNS.values():
             engine = _Engine(pattern, text)

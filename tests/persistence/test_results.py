@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +69,20 @@ def test_without_a_condensation_the_output_is_the_full_output(tmp_path: Path) ->
         path = store.results.export(a_delivered_run(store, "r1").run_id)
         assert path is not None
         assert json.loads(path.read_text())["full_output"] == "found it"
+
+
+def test_a_nul_in_an_output_ends_nothing(tmp_path: Path) -> None:
+    """To SQLite it is the end of a text: it is replaced, and what follows it is read in every way."""
+    with a_store(tmp_path) as store:
+        packet = accept(store, "r1", task="do\x00this")
+        finish(store, packet, output="a\x00\x00b \\u0000 c")
+        whole = "a\ufffd\ufffdb \\u0000 c"
+        result = store.runs.result("r1")
+        assert result is not None
+        assert store.runs.full_output("r1") == result.output == whole
+        with closing(sqlite3.connect(store.path)) as person:
+            row = person.execute("SELECT prompt, result_content FROM subagent_sessions").fetchone()
+        assert row == ("do\ufffdthis", whole)
 
 
 def test_exporting_is_off_the_critical_path(tmp_path: Path) -> None:

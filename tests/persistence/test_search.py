@@ -240,7 +240,7 @@ def test_a_substring_is_looked_for_in_a_bounded_number_of_the_newest_turns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A named session is searched as a whole, along its own index."""
-    monkeypatch.setattr(module, "_SUBSTRING_WINDOW", 10)
+    monkeypatch.setattr(module, "SUBSTRING_WINDOW", 10)
     open_session(store, agent_id=ME)
     open_session(store, "other", agent_id=ME)
     say(store, "vixen")

@@ -300,6 +300,18 @@ class TestClosing:
         with Store.open(path, wall_ms=lambda: 0) as again:
             assert texts(again, given) == [str(number) for number in range(10)]
 
+    def test_a_relative_path_stays_the_same_file(
+        self, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Connections are opened when they are needed: a host that has changed its folder means the same file."""
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        with Store.open("store.db", wall_ms=lambda: 0) as store:
+            store.transaction(given.opened()).result(10)
+            monkeypatch.chdir("elsewhere")
+            assert store.sessions.get(given.parent) is not None
+            assert store.path == tmp_path / "store.db"
+
     def test_a_private_store_leaves_nothing_behind(self, given: Given) -> None:
         """Without a path the file lives in a folder of its own, only its owner's, and goes with the store."""
         with Store.open(None, wall_ms=lambda: 0) as store:
@@ -329,7 +341,31 @@ class Books:
             self.under_way -= 1
 
 
+class Broken(Books):
+    """A clock that fails when it is told of the end."""
+
+    def work_finished(self) -> None:
+        raise RuntimeError("the clock is gone")
+
+
 class TestBusySignal:
+    def test_a_writer_that_dies_leaves_nobody_waiting(
+        self, path: Path, given: Given, doorstop: Doorstop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever is queued and whoever comes later is told; the commit that was made stands."""
+        died: list[str] = []
+        monkeypatch.setattr(threading, "excepthook", lambda args: died.append(str(args.exc_value)))
+        with Store.open(path, wall_ms=lambda: 0, commit_hook=doorstop, busy=Broken()) as store:
+            doorstop.hold(store)
+            queued = store.transaction(*given.accept(1))
+            doorstop.release()
+            with pytest.raises(StoreClosedError, match="the writer has ended"):
+                queued.result(10)
+            with pytest.raises(StoreClosedError):
+                store.transaction(*given.accept(2))
+            assert store.sessions.get(given.parent) is not None
+        assert died == ["the clock is gone"]
+
     def test_every_start_has_its_finish(self, path: Path, given: Given, doorstop: Doorstop) -> None:
         """Of work that was committed, refused, struck by a hook, and of work refused at the door."""
         books = Books()

@@ -1,0 +1,174 @@
+"""What the memory store holds: dicts of rows, in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from understudy.persistence.errors import StoreClosedError
+from understudy.protocol import SpawnPacket
+from understudy.protocol.usage import NO_USAGE
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from understudy.persistence.operations import AcceptRun, OpenSession
+    from understudy.persistence.records import Checkpoint, DeadLetterRecord, HostRecord
+    from understudy.protocol import EndReason, WorkingContext
+
+    ModelT = TypeVar("ModelT", bound=BaseModel)
+
+Values: TypeAlias = tuple[Any, ...]
+TurnRow: TypeAlias = "tuple[int, int, str | None, str, str, str | None, str | None]"
+"""Number, time, run, role, text, tool calls as JSON, the call it answers: the columns of a stored turn."""
+
+_PACKET = tuple(SpawnPacket.model_fields)
+_SESSION, _PARENT = _PACKET.index("session_key"), _PACKET.index("parent_session_key")
+
+
+def pack(model: BaseModel) -> Values:
+    """The values of a model alone: a tenth of its size, and nothing the garbage collector has to look through."""
+    return tuple(model.__dict__.values())
+
+
+def unpack(kind: type[ModelT], values: Values) -> ModelT:
+    """The model again. It was valid when it was packed."""
+    return kind.model_construct(**dict(zip(kind.model_fields, values, strict=True)))
+
+
+class Run:
+    """A run's row, with its result and its outbox entry. What it does not have yet is its class's to say."""
+
+    announce = False
+    is_follow_up = False
+    idempotency_key: str | None = None
+    digest: str | None = None
+    generation = 1
+    queued_at: int | None = None
+    started_at: int | None = None
+    last_progress_at: int | None = None
+    cancel_requested_at: int | None = None
+    cancel_reason: str | None = None
+    restarted_at: int | None = None
+    swept_at: int | None = None
+    usage = NO_USAGE
+    steps = 0
+
+    ended_at: int | None = None
+    result: Values | None = None
+    full_output: str | None = None
+    exported_at: int | None = None
+    late: tuple[tuple[int, int, EndReason], ...] = ()
+
+    deliver_to: str | None = None
+    delivered_at: int | None = None
+    attempts = 0
+    next_attempt_at: int | None = None
+    last_error: str | None = None
+    dead_at: int | None = None
+
+    def __init__(self, number: int, new: AcceptRun) -> None:
+        packet = new.packet
+        self.number = number
+        self.packet = pack(packet)
+        self.accepted_at = new.at
+        self.deadline_at = packet.deadline_at
+        self.host = new.host
+        if new.started:
+            self.started_at = new.at
+        if new.queued:
+            self.queued_at = new.at
+        if new.announce:
+            self.announce = True
+        if new.is_follow_up:
+            self.is_follow_up = True
+        if new.idempotency_key is not None:
+            self.idempotency_key = new.idempotency_key
+        if new.digest is not None:
+            self.digest = new.digest
+
+    @property
+    def session_key(self) -> str:
+        """The child's own session."""
+        return str(self.packet[_SESSION])
+
+    @property
+    def parent_session_key(self) -> str:
+        """The session that spawned it."""
+        return str(self.packet[_PARENT])
+
+    @property
+    def last_fact_at(self) -> int:
+        """When the last was heard of it while it lived."""
+        if self.last_progress_at is not None:
+            return self.last_progress_at
+        return self.accepted_at if self.started_at is None else self.started_at
+
+    def value(self, name: str) -> Any:
+        """A field of the packet."""
+        return self.packet[_PACKET.index(name)]
+
+
+class Session:
+    """A session's row, with its turns, its working context and its last checkpoint."""
+
+    __slots__ = ("checkpoint", "completed_at", "context", "holder", "number", "opened", "turns", "updated_at")
+
+    def __init__(self, number: int, opened: OpenSession) -> None:
+        self.number = number
+        self.opened = opened
+        self.updated_at = opened.at
+        self.holder: str | None = None
+        self.completed_at: int | None = None
+        self.context: WorkingContext | None = None
+        self.turns: list[TurnRow] = []
+        self.checkpoint: Checkpoint | None = None
+
+
+class Tables:
+    """All rows. ``with tables`` is how everybody comes to them, one at a time: readers and writers alike."""
+
+    def __init__(self) -> None:
+        self.turn = threading.RLock()
+        self.closed = False
+        self.hosts: dict[str, HostRecord] = {}
+        self.sessions: dict[str, Session] = {}
+        self.runs: dict[str, Run] = {}
+        self.open_runs: dict[str, Run] = {}
+        """Those without an end: nobody who looks for them passes by the finished ones."""
+        self.children: defaultdict[str, dict[str, Run]] = defaultdict(dict)
+        self.undelivered: defaultdict[str, dict[str, Run]] = defaultdict(dict)
+        """Ended and not merged yet, by the session they go to."""
+        self.idempotency: dict[tuple[str, str], str] = {}
+        self.dead_letters: dict[int, DeadLetterRecord] = {}
+        self.events: defaultdict[str, list[Values]] = defaultdict(list)
+        self.ingests: dict[str, tuple[int, str]] = {}
+        self.last_run = 0
+        self.last_turn = 0
+        self.last_checkpoint = 0
+
+    def __enter__(self) -> None:
+        self.turn.acquire()
+        try:
+            self.refuse_if_closed()
+        except StoreClosedError:
+            self.turn.release()
+            raise
+
+    def refuse_if_closed(self) -> None:
+        """What was held is gone."""
+        if self.closed:
+            raise StoreClosedError("the store is closed: open a new one, what this one held is gone")
+
+    def close(self) -> None:
+        """Let the rows go; from now on nobody comes to them."""
+        with self.turn:
+            self.closed = True
+            for table in (self.hosts, self.sessions, self.runs, self.open_runs, self.children, self.undelivered):
+                table.clear()
+            for rest in (self.idempotency, self.dead_letters, self.events, self.ingests):
+                rest.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.turn.release()

@@ -1,0 +1,53 @@
+"""The answers about turns, from the tables."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from understudy.persistence._round import calls_document
+from understudy.persistence.transcripts import Transcripts, tail_of, turn_of
+from understudy.protocol.model import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from understudy.persistence.memory._tables import Tables, TurnRow
+    from understudy.persistence.records import StoredTurn
+    from understudy.persistence.redaction import Redactor
+
+
+class MemoryTranscripts(Transcripts):
+    def __init__(self, tables: Tables, redactor: Redactor) -> None:
+        self._tables = tables
+        self._redactor = redactor
+
+    def turns(self, session_key: str, *, after: int = 0, limit: int = -1) -> list[StoredTurn]:
+        with self._tables:
+            rows = [row for row in self._rows(session_key) if row[0] > after]
+            return [turn_of(self._discreet(row)) for row in (rows if limit < 0 else rows[:limit])]
+
+    def tail(self, session_key: str, chars: int, *, after: int = 0) -> str:
+        with self._tables:
+            return tail_of(self._from_the_end(session_key, after), chars)
+
+    def taken_in(self, path: str) -> tuple[int, str] | None:
+        with self._tables:
+            return self._tables.ingests.get(path)
+
+    def _from_the_end(self, session_key: str, after: int) -> Iterator[tuple[str, str]]:
+        for number, _, _, role, text, _, _ in reversed(self._rows(session_key)):
+            if number <= after:
+                return
+            yield role, self._redactor.text(text)
+
+    def _rows(self, session_key: str) -> list[TurnRow]:
+        session = self._tables.sessions.get(session_key)
+        return [] if session is None else session.turns
+
+    def _discreet(self, row: TurnRow) -> TurnRow:
+        number, at, run_id, role, said, calls, answered = row
+        text = self._redactor.text
+        if calls is not None:
+            calls = calls_document([ToolCall(*call) for call in json.loads(calls)], self._redactor)
+        return number, at, run_id, role, text(said), calls, answered and text(answered)
