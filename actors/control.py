@@ -90,8 +90,10 @@ async def kill(session: SessionActor, run_id: RunId, reason: str) -> KillReport:
         backstage.store.transaction(RequestCancel(run.packet.run_id, backstage.now(), reason))
     ending = killed("killed", reason)
     top = [run for run in runs if run.packet.run_id == run_id]
-    if not any(run.end(ending) for run in top):
-        # The run itself is over, or just ending in another way: what it leaves working is not.
+    for run in top or runs:
+        run.end(ending)
+    if any(run.ending is not None and run.ending.reason is EndReason.COMPLETED for run in top):
+        # Any other end takes what is below along; one that is just completing leaves it working.
         for run in runs:
             run.end(ending)
     ended: list[RunId] = []
