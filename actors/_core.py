@@ -136,11 +136,11 @@ class Core:
             record = backstage.store.sessions.get(key)
             if record is None:
                 continue
-            if record.completed_at is not None:
+            if recovery.closed_for_good(backstage, record):
                 await recovery.bury_orphans(backstage, key)
                 continue
             try:
-                await self.open_session(key)
+                await self._opened(key)
             except SessionBusy:
                 continue  # another host was faster
 
@@ -158,23 +158,22 @@ class Core:
         on_results: OnResults | None = None,
     ) -> SessionActor:
         """Create a session, or restore it with everything that belongs to it."""
-        session_key = SessionKey(key)
+        session = await self._opened(SessionKey(key), agent_id, visibility, workspace, cwd, runner)
+        session.announcer.attend(on_results)
+        return session
+
+    async def _opened(self, key: SessionKey, *place: Any) -> SessionActor:
         async with self._opening:
-            session = self._backstage.sessions.get(session_key)
-            if session is None:
-                session = await self._open(session_key, agent_id, visibility, workspace, cwd, runner)
-            if on_results is not None:
-                session.announcer.on_results = on_results
-            return session
+            return self._backstage.sessions.get(key) or await self._open(key, *place)
 
     async def _open(
         self,
         key: SessionKey,
-        agent_id: str | None,
-        visibility: Visibility | None,
-        workspace: Path | str | None,
-        cwd: Path | str | None,
-        runner: str | None,
+        agent_id: str | None = None,
+        visibility: Visibility | None = None,
+        workspace: Path | str | None = None,
+        cwd: Path | str | None = None,
+        runner: str | None = None,
     ) -> SessionActor:
         backstage, store = self._backstage, self._backstage.store
         record = store.sessions.get(key)
@@ -209,6 +208,7 @@ class Core:
         context = WorkingContext(files, place.cwd, self.config.recent_files_max)
         tree = Tally(tree_budget(self.config), store.runs.usage(key))
         session: SessionActor = actor_of(self._kernel.start(SessionActor, backstage, key, place, context, tree))
+        session.announcer.attended = False
         session.stuck.update(entry.run_id for entry in store.outbox.undelivered(key, dead=True) if entry.dead_at)
         backstage.sessions[key] = session
         await recovery.recover(session)
@@ -301,22 +301,22 @@ class Core:
         letter = store.dead_letters.get(dead_letter_id)
         if letter is None:
             raise UnknownRunError(f"there is no dead letter {dead_letter_id}: `runtime.dead_letters()` lists them")
+        if letter.session_key is None:
+            raise ValueError(f"of dead letter {dead_letter_id} only a description is kept: send it again yourself")
+        session = backstage.sessions.get(letter.session_key)
+        if letter.run_id is None and (session is None or session.announcer.on_results is None):
+            raise ValueError(f"nobody would hear it: open session {letter.session_key} with its on_results first")
         (first,) = await store.transaction(op.ReplayDeadLetter(dead_letter_id, backstage.now()))
-        session = None if letter.session_key is None else backstage.sessions.get(letter.session_key)
         if not first or session is None:
             return bool(first)  # a session that is not open gets it when it is
-        if letter.run_id is not None:
-            run_ids = [letter.run_id]
-        else:
-            run_ids = [RunId(run_id) for run_id in json.loads(letter.payload)]
-        for run_id in run_ids:
-            result = store.runs.result(run_id)
-            if result is None:
+        for run_id in [letter.run_id] if letter.run_id is not None else map(RunId, json.loads(letter.payload)):
+            record, result = store.runs.get(run_id), store.runs.result(run_id)
+            if record is None or result is None:
                 continue
             if letter.run_id is None:
                 session.announcer.add(result)
-            else:
-                await bring(session, result, announce=False)
+            elif not await bring(session, result, announce=record.announce):
+                continue  # it is a dead letter again, or was delivered on another way
             backstage.emit_about(result, "session:sub_agent_dead_letter_delivered", session.key)
         return True
 

@@ -91,8 +91,7 @@ async def _unwind(run: LiveRun, error: Exception, rollback: Rollback | None) -> 
         await call_hook(run.backstage.kernel, rollback)
     if isinstance(error, DuplicateRunError):
         if error.digest == run.digest:
-            for reply in run.replies:
-                reply(RunId(error.run_id))
+            run.session.answer_duplicate(RunId(error.run_id), run.replies, run.reply_to)
             return
         rejection = conflict(str(run.idempotency_key), error.run_id)
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tenacity import AsyncRetrying, wait_exponential
 from tenacity.retry import retry_if_exception_type
 
+from understudy.actors._kernel.exits import contained
 from understudy.actors.clock import sleep
 from understudy.persistence import StoreError
 from understudy.persistence.operations import DeadLetter
@@ -40,10 +41,22 @@ class Announcer:
         self._waiting: list[SubAgentResult] = []
         self._due = False
         self.on_results: OnResults | None = None
+        self.attended = True
+        """Whether the host has had its chance to give an ``on_results``: not yet, where recovery opened the session."""
 
     def add(self, result: SubAgentResult) -> None:
         """Announce a result, together with all that settle before the debounce is over."""
         self._waiting.append(result)
+        self._schedule()
+
+    def attend(self, on_results: OnResults | None) -> None:
+        """The host opens the session: what could not be announced before is announced to ``on_results``."""
+        self.on_results = on_results or self.on_results
+        self.attended = True
+        if self._waiting:
+            self._schedule()
+
+    def _schedule(self) -> None:
         if not self._due:
             self._due = True
             backstage = self._session.backstage
@@ -51,6 +64,8 @@ class Announcer:
 
     def _announce(self) -> None:
         self._due = False
+        if not self.attended:
+            return
         results, self._waiting = tuple(self._waiting), []
         if self.on_results is not None and results and not self._session.sealed:
             self._session.backstage.task(self._wake(self.on_results, results))
@@ -82,10 +97,10 @@ class Announcer:
     async def _try(self, wake: OnResults, results: Results) -> None:
         kernel = self._session.backstage.kernel
         if inspect.iscoroutinefunction(wake):
-            taken = await wake(results)
+            taken = await contained(wake(results))
         else:
             answer = await kernel.pool.run(lambda: wake(results))
-            taken = await answer if inspect.isawaitable(answer) else answer
+            taken = await contained(answer) if inspect.isawaitable(answer) else answer
         if taken is False:
             raise NotWokenError("the session's callback returned False")
 

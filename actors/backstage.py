@@ -62,6 +62,8 @@ class Backstage:
         """Children that hold a slot, in the whole runtime."""
         self.hungry: dict[Roster, None] = {}
         """Rosters with a queue, those that wait longest first."""
+        self.stranded: dict[RunId, SessionKey] = {}
+        """Results that could be neither merged nor set aside, and for whom they are."""
         self.closing = False
         self.watchdog: Watchdog
         self.archivist: Archivist
@@ -113,7 +115,10 @@ class Backstage:
     def emit_about(self, result: SubAgentResult, name: EventName, session_key: SessionKey, **data: EventValue) -> None:
         """Tell of a result on its way, whose run may be long over."""
         if self.bus.subscriptions:
-            self.bus.emit(Event(name, self.now(), session_key, result.run_id, data=data))
+            record = self.store.runs.get(result.run_id)
+            if record is not None:
+                above, depth = record.parent_run_id, record.depth
+                self.bus.emit(Event(name, self.now(), session_key, result.run_id, above, depth, data))
 
     def emit(self, name: EventName, run: LiveRun, **data: EventValue) -> None:
         """Tell whoever listens; free when nobody does."""

@@ -88,9 +88,14 @@ async def kill(session: SessionActor, run_id: RunId, reason: str) -> KillReport:
     for run in runs:
         # For the record, and for a host that dies before the end is committed.
         backstage.store.transaction(RequestCancel(run.packet.run_id, backstage.now(), reason))
+    ending = killed("killed", reason)
     top = [run for run in runs if run.packet.run_id == run_id]
     for run in top or runs:
-        run.end(killed("killed", reason))
+        run.end(ending)
+    if any(run.ending is not None and run.ending.reason is EndReason.COMPLETED for run in top):
+        # Any other end takes what is below along; one that is just completing leaves it working.
+        for run in runs:
+            run.end(ending)
     ended: list[RunId] = []
     others: list[RunId] = [] if top else [run_id]
     for run in runs:
@@ -171,8 +176,12 @@ async def release(session: SessionActor, session_key: SessionKey) -> bool:
     """Let a kept child go, ending what it still does; answers whether it was there to be released."""
     backstage = session.backstage
     runs = backstage.store.runs.find(session_key=session_key, limit=1).items
+    unknown = UnknownRunError(f"session {session_key!r} is not one of this session's sub-agents")
     if not runs:
-        raise UnknownRunError(f"session {session_key!r} is not one of this session's sub-agents")
-    await kill(session, runs[0].run_id, "released")
+        raise unknown
+    try:
+        await kill(session, runs[0].run_id, "released")
+    except UnknownRunError:
+        raise unknown from None  # a stranger's: its run is not to be named
     (first,) = await backstage.store.transaction(CompleteSession(session_key, backstage.now()))
     return bool(first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pykka import ActorDeadError
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from understudy.actors.clock import sleep
@@ -13,12 +12,15 @@ from understudy.persistence import StoreClosedError, StoreError
 from understudy.persistence.operations import DeadLetter, DeliveryFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tenacity import RetryCallState
 
     from understudy.actors.backstage import Backstage
     from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
     from understudy.protocol import SessionKey, SubAgentResult
+    from understudy.protocol.spawn import ReplyTo
 
 logger = logging.getLogger("understudy")
 
@@ -27,28 +29,36 @@ async def deliver(run: LiveRun, result: SubAgentResult) -> None:
     """Bring the result to the parent, or to whoever is left above it; then tell all who wait for it."""
     session = run.session.living()
     await bring(session, result, announce=run.announce)
-    if run.reply_to is not None:
-        try:
-            run.reply_to.tell(result)
-        except ActorDeadError:
-            # It lives only as long as its host wants; the result is in the session all the same.
-            logger.warning("the actor that run %s was to reply to has stopped", result.run_id)
+    tell(run.reply_to, result)
     run.session.settle(run, result)
 
 
-async def bring(session: SessionActor, result: SubAgentResult, *, announce: bool) -> None:
-    """Merge ``result`` into ``session``; what cannot be merged becomes a dead letter and is never dropped."""
+def tell(listeners: Iterable[ReplyTo], message: object) -> None:
+    """Reply to the host's own actors. They live only as long as it wants; the session knows all the same."""
+    for listener in listeners:
+        try:
+            listener.tell(message)
+        except Exception as error:  # noqa: BLE001 - whatever has a tell may be one
+            logger.warning("%r could not be told of %s: %s", listener, type(message).__name__, error)
+
+
+async def bring(session: SessionActor, result: SubAgentResult, *, announce: bool) -> bool:
+    """Merge ``result`` into ``session``; what cannot be merged becomes a dead letter and is never dropped.
+
+    Answers whether it was merged now.
+    """
     if session.sealed:
         await bury(session.backstage, session.key, result, "the session is closed and nobody above it is left")
-        return
+        return False
     try:
         merged = await session.merge(result)
     except StoreClosedError:
-        return  # the outbox has it: the next start delivers
+        return False  # the outbox has it: the next start delivers
     except StoreError as error:
         merged = await _again(session, result, error)
     if merged:
         session.delivered(result, announce=announce)
+    return merged
 
 
 async def _again(session: SessionActor, result: SubAgentResult, error: StoreError) -> bool:
@@ -98,7 +108,8 @@ async def bury(backstage: Backstage, session_key: SessionKey, result: SubAgentRe
     try:
         await backstage.store.transaction(letter)
     except StoreError:
-        # Its outbox entry stands: the next start delivers it, or buries it then.
+        # Its outbox entry stands: the next sweep, or the next start, delivers it, or buries it then.
         logger.exception("the dead letter of run %s could not be stored", result.run_id)
+        backstage.stranded[result.run_id] = session_key
         return
     backstage.emit_about(result, "session:sub_agent_dead_lettered", session_key, reason=reason)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors.endings import ghost
+from understudy.actors.recovery import deliver_stranded
 from understudy.persistence import StoreError
 from understudy.persistence.operations import HostHeartbeat, RecordEvent
 
@@ -45,6 +46,9 @@ class GhostSweep(LoopActor):
             found = self._look_at_the_living()
             await self._beat()
             await self._recover()
+            if self._backstage.stranded:
+                # Beside the sweep: it may take all the patience there is, and the next heartbeat must not wait for it.
+                self._backstage.task(deliver_stranded(self._backstage))
             self._backstage.archivist.sweep()
         except Exception:
             # The net must hold: what went wrong now is tried again with the next sweep.

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from understudy.actors._kernel.exits import contained
 from understudy.actors.clock import within
 
 if TYPE_CHECKING:
@@ -46,6 +47,6 @@ async def call_hook(kernel: ActorLoop, hook: Callable[..., Any], *args: object) 
 
 async def _called(kernel: ActorLoop, hook: Callable[..., Any], *args: object) -> Any:
     if inspect.iscoroutinefunction(hook):
-        return await hook(*args)
+        return await contained(hook(*args))
     answer = await kernel.pool.run(lambda: hook(*args))
-    return await answer if inspect.isawaitable(answer) else answer
+    return await contained(answer) if inspect.isawaitable(answer) else answer

@@ -13,6 +13,7 @@ from understudy.persistence.operations import AppendTurns, Progress, RecordEvent
 from understudy.protocol.model import TextDelta, Turn, UsageReport
 from understudy.protocol.runner import Asking, Keepalive, Noted, Said, ToolEnded, ToolStarted, Touched
 from understudy.protocol.usage import NO_USAGE, Usage
+from understudy.protocol.working_context import unfit
 
 if TYPE_CHECKING:
     import asyncio
@@ -111,7 +112,7 @@ class LiveRun:
         self.is_follow_up = False
         self.idempotency_key: str | None = None
         self.digest: str | None = None
-        self.reply_to: ReplyTo | None = None
+        self.reply_to: tuple[ReplyTo, ...] = ()  # the host's own actors, told the result
         self.replies: list[Reply] = replies
         """Who waits to hear of the acceptance."""
 
@@ -247,8 +248,9 @@ class LiveRun:
     def _touched(self, touched: Touched) -> None:
         if not touched.ok:
             return
-        path = os.path.realpath(Path(self.packet.cwd, touched.path))
-        if not self.may_touch(path):
+        # As given first: what is unfit may not even be a path. Then where it leads.
+        path = "" if unfit(touched.path) else os.path.realpath(Path(self.packet.cwd, touched.path))
+        if unfit(path) or not self.may_touch(path):
             self.dropped_files += 1
             return
         provenance: Provenance = "read" if touched.mode == "read" else "changed"

@@ -76,9 +76,9 @@ def child_prefix(agent_id: str) -> str:
 
 
 def _label(task: str) -> str:
-    """The task's first words, on one line."""
+    """The task's first words, on one line; a task of invisible characters alone has none."""
     words = " ".join("".join(c if c.isprintable() else " " for c in task[: 4 * _LONGEST_LABEL]).split())
-    return words if len(words) <= _LONGEST_LABEL else f"{words[: _LONGEST_LABEL - 1]}…"
+    return words or "untitled" if len(words) <= _LONGEST_LABEL else f"{words[: _LONGEST_LABEL - 1]}…"
 
 
 def _narrowed(asked: tuple[str, ...] | None, parents: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -18,7 +18,7 @@ from understudy.protocol.condense import condense
 if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.session import SessionActor
-    from understudy.persistence import RunRecord
+    from understudy.persistence import RunRecord, SessionRecord
     from understudy.protocol import SessionKey
 
 logger = logging.getLogger("understudy")
@@ -51,6 +51,14 @@ def in_need(backstage: Backstage) -> set[SessionKey]:
         if session is not None:
             keys.add(session.root_session_key)
     return {key for key in keys if key not in backstage.sessions}
+
+
+def closed_for_good(backstage: Backstage, session: SessionRecord) -> bool:
+    """Whether a session was closed and not opened again since: nobody holds it, and nothing below is unfinished."""
+    if session.completed_at is None or session.holder is not None:
+        return False
+    abandoned = backstage.store.runs.abandoned(stale_before=stale_before(backstage))
+    return all(run.root_session_key != session.session_key for run in abandoned)
 
 
 def fate(record: RunRecord, backstage: Backstage) -> Fate:
@@ -115,6 +123,20 @@ async def deliver_waiting(session: SessionActor) -> None:
             continue
         home = session.backstage.sessions.get(entry.session_key, session)
         await bring(home.living(), result, announce=record.announce)
+
+
+async def deliver_stranded(backstage: Backstage) -> None:
+    """Results for which the store had no room at all when they were ready: it may have some now."""
+    stranded, backstage.stranded = backstage.stranded, {}
+    for run_id, key in stranded.items():
+        record, result = backstage.store.runs.get(run_id), backstage.store.runs.result(run_id)
+        session = backstage.sessions.get(key)
+        if record is None or result is None:
+            continue
+        if session is None:
+            await bury(backstage, key, result, "its session was closed before the result could be stored")
+        else:
+            await bring(session.living(), result, announce=record.announce)
 
 
 async def bury_orphans(backstage: Backstage, key: SessionKey) -> None:

@@ -7,15 +7,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pykka import ActorDeadError
-
 from understudy.actors import control
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors._kernel.loop import actor_of, mailbox_of
 from understudy.actors.admission import Standing, admit
 from understudy.actors.announcing import Announcer
 from understudy.actors.conclusion import conclude
-from understudy.actors.delivery import bring
+from understudy.actors.delivery import bring, tell
 from understudy.actors.endings import killed
 from understudy.actors.errors import SessionClosedError, UnknownRunError
 from understudy.actors.idempotency import SeenKeys
@@ -28,6 +26,7 @@ from understudy.persistence.operations import CompleteSession, MergeResult, Rele
 from understudy.protocol import (
     Accepted,
     Event,
+    InvalidMessageError,
     Kill,
     Rejection,
     Release,
@@ -102,10 +101,23 @@ class SessionActor(LoopActor):
     # -- messages -------------------------------------------------------------------------------------
 
     def on_receive(self, message: Any) -> Any:
-        """Everything a session understands."""
+        """Everything a session understands. What it cannot do is told to whoever asked, and it lives on."""
+        try:
+            return self._do(message)
+        except InvalidMessageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a session with children must not die of one bad request
+            reply = self.take_reply()
+            if reply is None:
+                self.backstage.kernel.dead_letter(message, self.name(), str(error))
+            else:
+                reply.set_exception((type(error), error, error.__traceback__))
+            return None
+
+    def _do(self, message: Any) -> Any:
         known = parse_message(message)
         if isinstance(known, Spawn):
-            return self._spawn(known, self._replies(), announce=bool(known.announce))
+            return self._spawn_told(known)
         if isinstance(known, Kill):
             return self._later(control.kill(self, known.run_id, known.reason))
         if isinstance(known, Steer):
@@ -151,6 +163,17 @@ class SessionActor(LoopActor):
         self._spawn(spawn, [reply], announce=announce)
         return await accepted
 
+    def _spawn_told(self, spawn: Spawn) -> None:
+        """A spawn that came by message: who asked hears of it, whatever goes wrong."""
+        replies = self._replies()
+        try:
+            self._spawn(spawn, replies, announce=bool(spawn.announce))
+        except Exception as error:
+            if not replies:
+                raise
+            for reply in replies:
+                reply(error)
+
     def _replies(self) -> list[Reply]:
         """The answer to a spawn that came by message."""
         future = self.take_reply()
@@ -171,23 +194,21 @@ class SessionActor(LoopActor):
 
     def _spawn(self, spawn: Spawn, replies: list[Reply], *, announce: bool) -> None:
         if self._closing:
-            closed = SessionClosedError(f"session {self.key} is closed: open it again to spawn")
-            for reply in replies:
-                reply(closed)
-            return
+            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
+        listeners = () if spawn.reply_to is None else (spawn.reply_to,)
         known = self._seen.find(spawn)
         if known is not None:
-            self._answer_known(known, replies, spawn.reply_to)
+            self._answer_known(known, replies, listeners)
             return
         verdict = admit(spawn, self._standing(spawn))
         now = self.backstage.now()
         packet = verdict if isinstance(verdict, Rejection) else assemble(spawn, self, now=now)
         if isinstance(packet, Rejection):
-            self.refuse(packet, replies, spawn.reply_to)
+            self.refuse(packet, replies, listeners)
             return
         run = LiveRun(packet, self, replies, now=now)
         run.announce = announce and spawn.mode == "background"
-        run.reply_to = spawn.reply_to
+        run.reply_to = listeners
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
 
@@ -217,16 +238,28 @@ class SessionActor(LoopActor):
             len(self.stuck),
         )
 
-    def _answer_known(self, known: LiveRun | RunId | Rejection, replies: list[Reply], reply_to: ReplyTo | None) -> None:
+    def _answer_known(
+        self, known: LiveRun | RunId | Rejection, replies: list[Reply], listeners: tuple[ReplyTo, ...]
+    ) -> None:
         if isinstance(known, Rejection):
-            self.refuse(known, replies, reply_to)
+            self.refuse(known, replies, listeners)
         elif isinstance(known, LiveRun) and not known.durable:
             known.replies += replies  # they are told together with the first
+            known.reply_to += listeners
         else:
-            for reply in replies:
-                reply(known.packet.run_id if isinstance(known, LiveRun) else known)
+            self.answer_duplicate(known.packet.run_id if isinstance(known, LiveRun) else known, replies, listeners)
 
-    def refuse(self, rejection: Rejection, replies: Sequence[Reply], reply_to: ReplyTo | None) -> None:
+    def answer_duplicate(self, run_id: RunId, replies: Sequence[Reply], listeners: tuple[ReplyTo, ...]) -> None:
+        """Tell who asked again which run it is, and what became or becomes of it."""
+        live = self.backstage.live.get(run_id)
+        if live is not None:
+            live.reply_to += listeners
+        elif listeners and (result := self.backstage.store.runs.result(run_id)) is not None:
+            tell(listeners, result)
+        for reply in replies:
+            reply(run_id)
+
+    def refuse(self, rejection: Rejection, replies: Sequence[Reply], listeners: tuple[ReplyTo, ...]) -> None:
         """Tell everybody concerned that nothing was begun."""
         backstage = self.backstage
         if backstage.bus.subscriptions:
@@ -236,11 +269,7 @@ class SessionActor(LoopActor):
             backstage.bus.emit(Event(name, backstage.now(), self.key, None, owner, self.depth + 1, data))
         for reply in replies:
             reply(SpawnRejected(rejection))
-        if reply_to is not None:
-            try:
-                reply_to.tell(rejection)
-            except ActorDeadError:
-                logger.warning("nobody is left to hear that %s refused a spawn: %s", self.key, rejection.message)
+        tell(listeners, rejection)
 
     def forget(self, run: LiveRun, why: Exception) -> None:
         """A spawn that was not accepted: as if it had never been."""

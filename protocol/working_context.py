@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 DEFAULT_RECENT_FILES = 10
 
 
-def _unfit(path: str) -> bool:
+def unfit(path: str) -> bool:
     """Blank, or with a character that could break out of the one line the path gets in a prompt."""
     # Zl and Zp (line and paragraph separator) break lines for str.splitlines and for many models.
     # Cs is a lone surrogate: it cannot be stored or sent as UTF-8.
@@ -41,7 +41,7 @@ class WorkingContext:
 
     def add_recent_file(self, path: str) -> WorkingContext:
         """This context with ``path`` at the head; the same instance when nothing changes."""
-        if _unfit(path) or self.recent_files[:1] == (path,):
+        if unfit(path) or self.recent_files[:1] == (path,):
             return self
         others = (known for known in self.recent_files if known != path)
         return replace(self, recent_files=(path, *others)[: self.max_files])

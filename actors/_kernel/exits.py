@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import threading
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+T = TypeVar("T")
 
 ExitCause = Literal["stopped", "failed", "cancelled", "abandoned"]
 """Asked to stop; broken by an error; cancelled out of band; cancelled in vain and left behind."""
@@ -55,3 +61,21 @@ def is_ctrl_c(error: BaseException) -> bool:
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback.tb_frame.f_code.co_code[traceback.tb_lasti] not in _RAISES
+
+
+async def contained(work: Awaitable[T]) -> T:
+    """What a host's own coroutine gives or raises, made harmless: on a task of its own a SystemExit ends the loop.
+
+    The cancellation of the task that waits here, and Ctrl-C, go through.
+    """
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise HandlerEscapedError("a coroutine raised CancelledError") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        if is_ctrl_c(error):
+            raise
+        raise HandlerEscapedError(f"a coroutine raised {error!r}") from error

@@ -116,8 +116,9 @@ class FunctionRunner:
         | Callable[[SpawnPacket, AsyncFunctionContext], Awaitable[Answer]],
     ) -> None:
         self._fn: Callable[[SpawnPacket, Any], Any] = fn
-        called = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004 - the method itself
-        self._is_async = inspect.iscoroutinefunction(inspect.unwrap(called))
+        # The function itself, inside decorators and partials; or the method that makes an object callable.
+        called = inspect.unwrap(fn), getattr(fn, "__call__", None)  # noqa: B004 - the method itself
+        self._is_async = any(map(inspect.iscoroutinefunction, called))
 
     async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
         """Call the function once."""
