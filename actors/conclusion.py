@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os.path
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
+from tenacity import AsyncRetrying, retry_if_exception, wait_exponential
 
 from understudy.actors.clock import sleep
 from understudy.actors.delivery import deliver
@@ -22,6 +22,7 @@ from understudy.protocol.model import Turn
 if TYPE_CHECKING:
     from understudy.actors.endings import Ending
     from understudy.actors.live_run import LiveRun
+    from understudy.persistence.operations import Operation
     from understudy.protocol import SpawnPacket
 
 logger = logging.getLogger("understudy")
@@ -47,12 +48,13 @@ async def conclude(run: LiveRun) -> None:
     else:
         full = ending.output
         run.steps += 1  # the answer itself
-    await run.flush()
+    if run.unconfirmed:
+        await run.flush()
     try:
         result = await _commit(run, _result(run, ending, full), full)
-    except StoreError as error:
+    except Exception as error:  # noqa: BLE001 - the runtime is closing, and the store takes no more
         run.session.ended(run)
-        run.session.settle(run, error)
+        run.session.settle(run, error if isinstance(error, StoreError) else StoreError(str(error)))
         return
     run.session.ended(run)
     backstage = run.backstage
@@ -87,8 +89,15 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
     """What the parent gets: truthful, and small enough."""
     packet, backstage = run.packet, run.backstage
     output, condensation = condense(full, backstage.config.max_result_tokens)
-    completed = ending.reason is EndReason.COMPLETED
-    verified, missing = outputs_of(packet)
+    # What most results do not have is only given where there is some: each field costs its validation.
+    more: dict[str, Any] = {}
+    if ending.reason is not EndReason.COMPLETED:
+        more |= {"failure": ending.failure, "partial": bool(output.strip())}
+    if run.files or run.dropped_files:
+        files = tuple([RecentFile(path=path, provenance=how) for path, how in run.files.items()])
+        more |= {"recent_files": files, "dropped_files": run.dropped_files}
+    if packet.expected_outputs:
+        more["verified_outputs"], more["missing_outputs"] = outputs_of(packet)
     return SubAgentResult(
         run_id=packet.run_id,
         generation=run.generation,
@@ -96,20 +105,15 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
         parent_session_key=packet.parent_session_key,
         label=packet.label,
         end_reason=ending.reason,
-        partial=not completed and bool(output.strip()),
-        failure=ending.failure,
         output=output,
         condensation=condensation,
-        recent_files=tuple([RecentFile(path=path, provenance=how) for path, how in run.files.items()]),
-        dropped_files=run.dropped_files,
-        verified_outputs=verified,
-        missing_outputs=missing,
         usage=run.usage,
         steps=run.steps,
         runtime_ms=0 if run.started_at is None else max(0, backstage.now() - run.started_at),
         full_ref=backstage.full_reference(packet.session_key, packet.run_id),
         kept=packet.cleanup == "keep",
         is_follow_up=run.is_follow_up,
+        **more,
     )
 
 
@@ -136,32 +140,35 @@ async def _commit(run: LiveRun, result: SubAgentResult, full: str) -> SubAgentRe
         *((AppendTurns(result.session_key, now, (answer,), result.run_id),) if full.strip() else ()),
     )
 
-    async def attempt() -> SubAgentResult:
-        try:
-            won = (await backstage.store.transaction(*operations, point="terminal"))[len(run.unstored)]
-        except StoreError:
-            raise
-        except Exception as error:
-            stored = backstage.store.runs.result(result.run_id)
-            if stored is None:
-                raise StoreError(f"the end of run {result.run_id} was not committed: {error}") from error
-            return stored
-        return result if won else backstage.store.runs.result(result.run_id) or result
-
     try:
-        return await attempt()
+        won = (await backstage.store.transaction(*operations, point="terminal"))[len(run.unstored)]
     except StoreClosedError:
         raise
-    except StoreError as error:
-        logger.warning("the end of run %s could not be stored yet: %s", result.run_id, error)
+    except Exception as error:  # noqa: BLE001 - a commit hook may raise anything, before the commit or after it
+        return await _commit_again(run, result, operations, error)
+    return result if won else backstage.store.runs.result(result.run_id) or result
+
+
+async def _commit_again(
+    run: LiveRun, result: SubAgentResult, operations: tuple[Operation, ...], error: Exception
+) -> SubAgentResult:
+    """The same with patience; where an attempt failed after its commit, that commit stands."""
+    backstage = run.backstage
+    stored = backstage.store.runs.result(result.run_id)
+    if stored is not None:
+        return stored
+    logger.warning("the end of run %s could not be stored yet: %s", result.run_id, error)
     async for trying in AsyncRetrying(
         sleep=lambda seconds: sleep(backstage.clock, seconds),
         wait=wait_exponential(max=_LONGEST_WAIT),
         stop=lambda state: backstage.closing and state.attempt_number >= _TRIES_WHILE_CLOSING,
-        retry=retry_if_exception_type(StoreError),
+        retry=retry_if_exception(lambda failure: not isinstance(failure, StoreClosedError)),
         reraise=True,
     ):
         with trying:
             stored = backstage.store.runs.result(result.run_id)
-            return stored or await attempt()
+            if stored is None:
+                await backstage.store.transaction(*operations, point="terminal")
+                stored = backstage.store.runs.result(result.run_id)
+            return stored or result
     raise AssertionError("unreachable: the retry gives or raises")

@@ -137,7 +137,7 @@ class AsyncSession(_Face):
 
     async def spawn(self, spawn: Spawn) -> AsyncRunHandle:
         """Start a sub-agent; returns once that is durable, raises SpawnRejected where it is refused."""
-        return AsyncRunHandle(await self._spawn(spawn), self._backstage)
+        return AsyncRunHandle(await self._actor.spawn(spawn, announce=bool(spawn.announce)), self._backstage)
 
     async def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
         """End a run and everything below it; returns when all of it has ended."""

@@ -216,6 +216,11 @@ class LiveRun:
             self._appended = [pair for pair in self._appended if not pair[0].done or pair[0].failed]
         self._appended.append((commit, turns))
 
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether turns are on their way to the store."""
+        return self._appended is not None
+
     async def flush(self) -> None:
         """Wait until every turn so far is committed; what the store could not take goes with the end."""
         pending, self._appended = self._appended, None

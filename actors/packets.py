@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from understudy.actors.session import SessionActor
     from understudy.protocol import Spawn
 
+_AS_ASKED = (
+    *("objective", "artifact_refs", "domain_knowledge", "expected_outputs", "env", "model", "cleanup", "spec_id"),
+    "graph",
+)
+"""Fields that a packet takes from the spawn as they are."""
+
 _LONGEST_LABEL = 60
 # A key is at most 200 characters; an agent's name may be longer than what is left of them.
 _LONGEST_AGENT = 80
@@ -35,6 +41,8 @@ def assemble(spawn: Spawn, session: SessionActor, *, now: int) -> SpawnPacket | 
     max_steps = spawn.max_steps or config.max_steps
     timeout = min(spawn.timeout_ms or max_steps * config.per_step_timeout_ms, config.max_run_timeout_ms)
     owner = session.owner
+    asked = spawn.model_fields_set
+    # What is left out of a packet has the packet's own default: validating it again would cost more than the spawn.
     return SpawnPacket(
         run_id=run_id,
         session_key=SessionKey(f"{session.child_prefix}{run_id}"),
@@ -47,26 +55,18 @@ def assemble(spawn: Spawn, session: SessionActor, *, now: int) -> SpawnPacket | 
         task=spawn.task,
         label=spawn.label or _label(spawn.task),
         runner=spawn.runner or place.runner,
-        objective=spawn.objective,
-        artifact_refs=spawn.artifact_refs,
-        domain_knowledge=spawn.domain_knowledge,
         tool_groups=_narrowed(spawn.tool_groups, None if owner is None else owner.packet.tool_groups),
-        expected_outputs=spawn.expected_outputs,
         workspace_dir=place.workspace_dir,
         cwd=cwd,
-        env=spawn.env,
-        model=spawn.model,
         max_steps=max_steps,
         deadline_at=now + timeout,
         timeout_ms=timeout,
         idle_timeout_ms=spawn.idle_timeout_ms or config.idle_timeout_ms,
         first_token_timeout_ms=spawn.first_token_timeout_ms or config.first_token_timeout_ms,
         budget=run_budget(spawn.budget, config),
-        cleanup=spawn.cleanup,
         restart=spawn.restart or config.restart_policy,
-        spec_id=spawn.spec_id,
-        graph=spawn.graph,
         graph_shared_dir=None if spawn.graph is None else backstage.graph_dir(spawn.graph.graph_id),
+        **({} if asked.isdisjoint(_AS_ASKED) else {name: getattr(spawn, name) for name in _AS_ASKED if name in asked}),
     )
 
 

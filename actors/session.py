@@ -79,6 +79,7 @@ class SessionActor(LoopActor):
         self.place = place
         self.context = context
         """What the parent keeps in view."""
+        self._stored_context = context
         self.tree = tree
         """What the whole tree has consumed."""
         self.owner: LiveRun | None = None
@@ -296,9 +297,12 @@ class SessionActor(LoopActor):
         """Working context, narrative turn and acknowledgement in one transaction; False if it was done before."""
         store = self.backstage.store
         # In memory first: several results on their way at once each build on the one before.
-        self.context = context = self.context.merge([file.path for file in result.recent_files])
+        if result.recent_files:
+            self.context = self.context.merge([file.path for file in result.recent_files])
+        context = self.context
         note = Turn("user", narrate(result, tag_prefix=self.backstage.config.result_tag_prefix))
-        merge = MergeResult(result.run_id, self.key, self.backstage.now(), result.generation, context, (note,))
+        changed = None if context is self._stored_context else context
+        merge = MergeResult(result.run_id, self.key, self.backstage.now(), result.generation, changed, (note,))
         try:
             (merged,) = await store.transaction(merge, point="merge")
         except StoreError:
@@ -309,6 +313,8 @@ class SessionActor(LoopActor):
             if record is None or record.facts.delivered_at is None:
                 raise StoreError(f"run {result.run_id} was not merged: {error}") from error
             merged = True
+        if merged:
+            self._stored_context = context
         if self.owner is not None:
             self.owner.inherit_files(result.recent_files)
         return bool(merged)

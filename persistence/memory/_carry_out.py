@@ -45,57 +45,57 @@ _STEPS: dict[type[op.Operation], _Step] = {
     op.MarkSwept: runs.mark_swept,
     op.SetIngestOffset: sessions.set_ingest_offset,
     op.AppendTurns: sessions.nothing_yet,
-    op.SaveCheckpoint: sessions.nothing_yet,
+    op.SaveCheckpoint: sessions.save_checkpoint,
 }
 _RANK = {kind: rank for rank, kind in enumerate(_STEPS)}
-# Contexts and turns of one session may come from several operations: they are written when all else is, as given.
+# What has a context or turns in it.
 _TELLING = frozenset({op.MergeResult, op.SaveContext, op.AppendTurns})
 
 
 def carry_out(tables: Tables, operations: Sequence[op.Operation], undo: Undo) -> tuple[op.Answer, ...]:
     """Carry ``operations`` out; gives their answers, in the order given."""
-    if len(operations) == 1:
-        (alone,) = operations
-        kind = type(alone)
-        answer = _STEPS[kind](tables, alone, undo)
+    last = -1
+    for new in operations:
+        rank = _RANK[type(new)]
+        if rank < last:
+            return _in_order(tables, operations, undo)
+        last = rank
+    answers: list[op.Answer] = []
+    for new in operations:
+        kind = type(new)
+        answer = _STEPS[kind](tables, new, undo)
         if kind in _TELLING:
-            _tell(tables, operations, (answer,), undo)
-        elif isinstance(alone, op.SaveCheckpoint):
-            return (sessions.save_checkpoint(tables, alone, undo),)
-        return (answer,)
-    kinds = [type(operation) for operation in operations]
-    answers: list[op.Answer] = [None] * len(operations)
-    for place in _order(kinds):
-        answers[place] = _STEPS[kinds[place]](tables, operations[place], undo)
-    if not _TELLING.isdisjoint(kinds):
-        _tell(tables, operations, answers, undo)
-    if op.SaveCheckpoint in kinds:
-        # Last: a checkpoint covers the turns of its own transaction.
-        for place, new in enumerate(operations):
-            if isinstance(new, op.SaveCheckpoint):
-                answers[place] = sessions.save_checkpoint(tables, new, undo)
+            _tell(tables, new, answer, undo)
+        answers.append(answer)
     return tuple(answers)
 
 
-def _order(kinds: list[type[op.Operation]]) -> Sequence[int]:
-    """The places in the order in which they take effect: as they stand, nearly always."""
-    last = -1
-    for kind in kinds:
-        rank = _RANK[kind]
-        if rank < last:
-            return sorted(range(len(kinds)), key=lambda place: _RANK[kinds[place]])
-        last = rank
-    return range(len(kinds))
-
-
-def _tell(tables: Tables, operations: Sequence[op.Operation], answers: Sequence[op.Answer], undo: Undo) -> None:
-    """Contexts, then turns; those of a merge only if it was one."""
+def _in_order(tables: Tables, operations: Sequence[op.Operation], undo: Undo) -> tuple[op.Answer, ...]:
+    """The same for operations that do not stand in the order in which they take effect."""
+    places = sorted(range(len(operations)), key=lambda place: _RANK[type(operations[place])])
+    answers: list[op.Answer] = [None] * len(operations)
+    checkpoints = [place for place in places if type(operations[place]) is op.SaveCheckpoint]
+    for place in places:
+        if place not in checkpoints:
+            answers[place] = _STEPS[type(operations[place])](tables, operations[place], undo)
+    # Contexts and turns of one session may come from several operations: they are written as given.
     for new, answer in zip(operations, answers, strict=True):
-        if type(new) is op.SaveContext or (type(new) is op.MergeResult and answer and new.context is not None):
-            assert new.context is not None
+        if type(new) in _TELLING:
+            _tell(tables, new, answer, undo)
+    for place in checkpoints:
+        # Last: a checkpoint covers the turns of its own transaction.
+        answers[place] = _STEPS[op.SaveCheckpoint](tables, operations[place], undo)
+    return tuple(answers)
+
+
+def _tell(tables: Tables, new: Any, answer: op.Answer, undo: Undo) -> None:
+    """The context and the turns in an operation; those of a merge only if it was one."""
+    kind = type(new)
+    if kind is op.AppendTurns:
+        sessions.append_turns(tables, new.session_key, new.at, new.turns, new.run_id, undo)
+    elif kind is op.SaveContext:
+        sessions.save_context(tables, new.session_key, new.context, undo)
+    elif answer:
+        if new.context is not None:
             sessions.save_context(tables, new.session_key, new.context, undo)
-    for new, answer in zip(operations, answers, strict=True):
-        if type(new) is op.AppendTurns:
-            sessions.append_turns(tables, new.session_key, new.at, new.turns, new.run_id, undo)
-        elif type(new) is op.MergeResult and answer:
-            sessions.append_turns(tables, new.session_key, new.at, new.turns, None, undo)
+        sessions.append_turns(tables, new.session_key, new.at, new.turns, None, undo)

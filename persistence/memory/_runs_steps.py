@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def accept_run(tables: Tables, new: op.AcceptRun, undo: Undo) -> None:
     packet = new.packet
-    run_id, parent = packet.run_id, packet.parent_session_key
+    run_id, parent = str(packet.run_id), packet.parent_session_key  # plain text as a key: see _tables
     if new.idempotency_key is not None:
         key = (parent, new.idempotency_key)
         if key in tables.idempotency:

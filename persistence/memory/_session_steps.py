@@ -57,7 +57,8 @@ def open_session(tables: Tables, new: op.OpenSession, undo: Undo) -> None:
     sessions = tables.sessions
     key = new.session_key
     if key not in sessions:
-        sessions[key] = Session(len(sessions) + 1, new)  # sessions are never deleted
+        # Plain text as a key: see _tables. Sessions are never deleted.
+        sessions[str(key)] = Session(len(sessions) + 1, new)
         undo.append((sessions.pop, key))
 
 
@@ -104,6 +105,7 @@ def append_turns(
 ) -> None:
     session = None
     number = tables.last_turn
+    said_in = None if run_id is None else str(run_id)
     for turn in turns:
         if session is None:
             session = _open(tables, session_key)
@@ -113,7 +115,7 @@ def append_turns(
             # As JSON at once: the arguments are the caller's, and may change under its hands.
             calls = plain_document([(call.id, call.name, dict(call.arguments)) for call in turn.tool_calls])
         number += 1
-        session.turns.append((number, at, run_id, turn.role, turn.text, calls, turn.tool_call_id))
+        session.turns.append((number, at, said_in, turn.role, turn.text, calls, turn.tool_call_id))
     if session is not None:
         tables.last_turn = number
         session.updated_at = max(session.updated_at, at)

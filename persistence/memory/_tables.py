@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from understudy.persistence.errors import StoreClosedError
-from understudy.protocol import SpawnPacket
+from understudy.protocol import RunId, SessionKey, SpawnPacket, SubAgentResult
+from understudy.protocol.result import Condensation
 from understudy.protocol.usage import NO_USAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic import BaseModel
 
     from understudy.persistence.operations import AcceptRun, OpenSession
@@ -27,13 +31,42 @@ _PACKET = tuple(SpawnPacket.model_fields)
 _SESSION, _PARENT = _PACKET.index("session_key"), _PACKET.index("parent_session_key")
 
 
+# What the garbage collector would have to look through at every full collection is kept as what it need not: ids
+# as plain text, small values as tuples. Each with its place, and with what makes it what it was.
+_PLAIN: dict[type[BaseModel], tuple[tuple[int, Callable[[Any], Any], Callable[[Any], Any]], ...]] = {
+    kind: tuple(
+        (place, plain, restored)
+        for place, name in enumerate(kind.model_fields)
+        for names, plain, restored in (
+            ({"run_id", "parent_run_id"}, str, RunId),
+            ({"session_key", "parent_session_key", "root_session_key"}, str, SessionKey),
+            (
+                {"condensation"},
+                attrgetter("level", "original_tokens", "condensed_tokens"),
+                lambda values: Condensation(*values),
+            ),
+        )
+        if name in names
+    )
+    for kind in (SpawnPacket, SubAgentResult)
+}
+
+
 def pack(model: BaseModel) -> Values:
     """The values of a model alone: a tenth of its size, and nothing the garbage collector has to look through."""
-    return tuple(model.__dict__.values())
+    values = list(model.__dict__.values())
+    for place, plain, _ in _PLAIN[type(model)]:
+        if values[place] is not None:
+            values[place] = plain(values[place])
+    return tuple(values)
 
 
-def unpack(kind: type[ModelT], values: Values) -> ModelT:
+def unpack(kind: type[ModelT], packed: Values) -> ModelT:
     """The model again. It was valid when it was packed."""
+    values = list(packed)
+    for place, _, restored in _PLAIN[kind]:
+        if values[place] is not None:
+            values[place] = restored(values[place])
     return kind.model_construct(**dict(zip(kind.model_fields, values, strict=True)))
 
 
