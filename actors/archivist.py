@@ -33,11 +33,12 @@ class Archivist(LoopActor):
         super().__init__()
         self._backstage = backstage
         self._timer: Timer | None = None
+        self._as_files = backstage.store.results.as_files
         self._exported_at = backstage.clock.monotonic()
 
     def expect(self) -> None:
         """A result was delivered: export it soon."""
-        if self._timer is None and self._backstage.store.results.as_files:
+        if self._timer is None and self._as_files:
             self._timer = self._backstage.clock.call_later(_QUIET_SECONDS, self._due)
 
     def _due(self) -> None:

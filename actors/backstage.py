@@ -79,7 +79,7 @@ class Backstage:
 
     def next_run_id(self) -> RunId:
         """Unique across hosts: no two incarnations share a name."""
-        return RunId(f"{self.host}-{next(self._count)}")
+        return RunId.made(f"{self.host}-{next(self._count)}")
 
     def graph_dir(self, graph_id: str) -> str:
         """The folder the nodes of a graph share, beside the results; made when the first node starts."""

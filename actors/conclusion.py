@@ -51,7 +51,8 @@ async def conclude(run: LiveRun) -> None:
     if run.unconfirmed:
         await run.flush()
     try:
-        result = await _commit(run, _result(run, ending, full), full)
+        now = run.backstage.now()
+        result = await _commit(run, _result(run, ending, full, now), full, now)
     except Exception as error:  # noqa: BLE001 - the runtime is closing, and the store takes no more
         run.session.ended(run)
         run.session.settle(run, error if isinstance(error, StoreError) else StoreError(str(error)))
@@ -85,7 +86,7 @@ async def _ended(run: LiveRun, result: SubAgentResult) -> None:
     await call_hook(run.backstage.kernel, run.backstage.hooks.on_ended, result)
 
 
-def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
+def _result(run: LiveRun, ending: Ending, full: str, now: int) -> SubAgentResult:
     """What the parent gets: truthful, and small enough."""
     packet, backstage = run.packet, run.backstage
     output, condensation = condense(full, backstage.config.max_result_tokens)
@@ -109,7 +110,7 @@ def _result(run: LiveRun, ending: Ending, full: str) -> SubAgentResult:
         condensation=condensation,
         usage=run.usage,
         steps=run.steps,
-        runtime_ms=0 if run.started_at is None else max(0, backstage.now() - run.started_at),
+        runtime_ms=0 if run.started_at is None else max(0, now - run.started_at),
         full_ref=backstage.full_reference(packet.session_key, packet.run_id),
         kept=packet.cleanup == "keep",
         is_follow_up=run.is_follow_up,
@@ -124,10 +125,9 @@ def outputs_of(packet: SpawnPacket) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(path for path in there if there[path]), tuple(path for path in there if not there[path])
 
 
-async def _commit(run: LiveRun, result: SubAgentResult, full: str) -> SubAgentResult:
+async def _commit(run: LiveRun, result: SubAgentResult, full: str, now: int) -> SubAgentResult:
     """Commit the end; gives the result that stands, which is another's where another end came first."""
     backstage = run.backstage
-    now = backstage.now()
     answer = Turn("assistant", full)
     operations = (
         *run.unstored,

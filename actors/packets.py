@@ -45,7 +45,7 @@ def assemble(spawn: Spawn, session: SessionActor, *, now: int) -> SpawnPacket | 
     # What is left out of a packet has the packet's own default: validating it again would cost more than the spawn.
     return SpawnPacket(
         run_id=run_id,
-        session_key=SessionKey(f"{session.child_prefix}{run_id}"),
+        session_key=SessionKey.made(f"{session.child_prefix}{run_id}"),
         parent_session_key=session.key,
         parent_run_id=None if owner is None else owner.packet.run_id,
         root_session_key=session.root_key,
@@ -55,7 +55,7 @@ def assemble(spawn: Spawn, session: SessionActor, *, now: int) -> SpawnPacket | 
         task=spawn.task,
         label=spawn.label or _label(spawn.task),
         runner=spawn.runner or place.runner,
-        tool_groups=_narrowed(spawn.tool_groups, None if owner is None else owner.packet.tool_groups),
+        tool_groups=spawn.tool_groups if owner is None else _narrowed(spawn.tool_groups, owner.packet.tool_groups),
         workspace_dir=place.workspace_dir,
         cwd=cwd,
         max_steps=max_steps,

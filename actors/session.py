@@ -218,7 +218,7 @@ class SessionActor(LoopActor):
         self.roster.enter(run, queued=queued)
         if queued:
             self.backstage.watchdog.watch_queued(run)
-        self.backstage.kernel.start(SubAgentActor, run)
+        self.backstage.kernel.start_unaddressed(SubAgentActor, run)
 
     def _standing(self, spawn: Spawn) -> Standing:
         tallies: tuple[Tally, ...] = (self.tree,)

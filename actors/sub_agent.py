@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors._kernel.exits import is_ctrl_c
+from understudy.actors._kernel.loop import mailbox_of
 from understudy.actors.acceptance import accept, start_queued
 from understudy.actors.conclusion import conclude
 from understudy.actors.endings import crashed, failed, finished
@@ -35,6 +36,11 @@ class SubAgentActor(LoopActor):
         super().__init__()
         self.run = run
         run.actor = self
+
+    def _start_actor_loop(self) -> None:
+        assert self.kernel is not None
+        self.kernel.adopt(self)
+        mailbox_of(self).begin_at_once(self)
 
     async def on_start(self) -> None:  # type: ignore[override]  # the kernel awaits it
         """The whole life, top to bottom."""

@@ -32,6 +32,11 @@ class _Id(str):
             raise ValueError(f"{cls.what} {shown!r} is not allowed: use {cls.allowed}")
         return str.__new__(cls, text)
 
+    @classmethod
+    def made(cls, text: str) -> Self:
+        """An id the runtime has put together itself, of parts that are well formed: not looked at again."""
+        return str.__new__(cls, text)
+
     @property
     def file_name(self) -> str:
         """This id as one path component: never '.', '..' or a separator, and different ids stay different."""

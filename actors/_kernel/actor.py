@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
+from functools import cached_property
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("understudy.kernel")
 
 
-class StopFlag(threading.Event):
-    """A `threading.Event` that builds its lock only if somebody waits: one is made for every actor."""
+class StopFlag:
+    """What pykka wants of a `threading.Event`, with a lock only if somebody waits: one is made for every actor."""
 
-    def __init__(self) -> None:  # deliberately not calling Event's, which costs more than the rest of a spawn
+    __slots__ = ("_event", "_flag")
+
+    def __init__(self) -> None:
         self._flag = False
         self._event: threading.Event | None = None
 
@@ -78,10 +81,20 @@ class LoopActor(pykka.Actor):
         loop = self.kernel
         if loop is None:
             raise RuntimeError(f"{type(self).__name__} has no event loop: start it with runtime.start_actor()")
-        self.actor_urn = loop.next_urn()
         self.actor_inbox = Mailbox(loop)
-        self.actor_stopped = StopFlag()
-        self._actor_ref = ActorRef(self)
+        self.actor_stopped = StopFlag()  # type: ignore[assignment]  # it does what pykka asks of one
+
+    # The name and the ref are made when somebody asks: for a child that nobody addresses, nobody does.
+
+    @cached_property
+    def actor_urn(self) -> str:  # type: ignore[override]  # an attribute in pykka
+        """Unique across processes."""
+        assert self.kernel is not None
+        return self.kernel.next_urn()
+
+    @cached_property
+    def _actor_ref(self) -> ActorRef[Any]:  # type: ignore[override]  # an attribute in pykka
+        return ActorRef(self)
 
     @classmethod
     def start(cls, *args: Any, **kwargs: Any) -> ActorRef[Self]:
@@ -93,9 +106,13 @@ class LoopActor(pykka.Actor):
         ref: ActorRef[Self] = self._actor_ref
         if self.registered:
             ActorRegistry.register(ref)
+        self.go()
+        return ref
+
+    def go(self) -> None:
+        """Begin, without a ref for anybody."""
         logger.debug("Starting %s", self)
         self._start_actor_loop()
-        return ref
 
     def name(self) -> str:
         """Class and URN, for logs and dead letters."""

@@ -50,7 +50,7 @@ class ActorLoop:
         self._blocking_threads = blocking_threads
         self._urn_prefix = f"urn:understudy:{os.getpid():x}-{os.urandom(6).hex()}:"
         self._count = itertools.count(1)
-        self._actors: dict[str, LoopActor] = {}
+        self._actors: dict[LoopActor, None] = {}
         self._ready: deque[Mailbox] = deque()
         self._waking = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -96,7 +96,7 @@ class ActorLoop:
     async def close(self, *, grace: float = DEFAULT_GRACE) -> None:
         """Stop every actor this loop started, and nothing else; then the pool and the gauge."""
         with self.clock.unattended():
-            await asyncio.gather(*(self.stop(actor, grace=grace) for actor in reversed(self._actors.values())))
+            await asyncio.gather(*(self.stop(actor, grace=grace) for actor in reversed(self._actors)))
         self._open = False
         self.clock.detach(self.asyncio_loop)
         self.pool.close()
@@ -125,13 +125,23 @@ class ActorLoop:
         self, actor_class: type[A], *args: Any, parent: ActorRef[Any] | None = None, **kwargs: Any
     ) -> ActorRef[A]:
         """Start an actor on this loop; ``parent`` is told, exactly once, when it has left."""
+        actor = self._made(actor_class, *args, **kwargs)
+        actor.parent = parent
+        return actor.launch()
+
+    def start_unaddressed(self, actor_class: type[A], *args: Any) -> A:
+        """Start an actor that nobody sends messages to: whoever starts it has the object itself."""
+        actor = self._made(actor_class, *args)
+        actor.go()
+        return actor
+
+    def _made(self, actor_class: type[A], *args: Any, **kwargs: Any) -> A:
         if not self._open:
             raise RuntimeError(f"cannot start {actor_class.__name__}: the runtime is closed")
         actor = actor_class.__new__(actor_class)
         actor.kernel = self
-        actor.parent = parent
         actor.__init__(*args, **kwargs)  # type: ignore[misc]  # after `kernel`, which it needs
-        return actor.launch()
+        return actor
 
     async def stop(self, actor: LoopActor, *, grace: float = DEFAULT_GRACE) -> None:
         """Ask, wait, cancel, wait, abandon: when this returns the actor has left and its parent knows."""
@@ -169,11 +179,11 @@ class ActorLoop:
 
     def adopt(self, actor: LoopActor) -> None:
         """Remember an actor, to stop it at the end."""
-        self._actors[actor.actor_urn] = actor
+        self._actors[actor] = None
 
     def disown(self, actor: LoopActor) -> None:
         """Forget an actor that has left."""
-        self._actors.pop(actor.actor_urn, None)
+        self._actors.pop(actor, None)
 
     def next_urn(self) -> str:
         """Unique across processes, and cheap."""
@@ -190,7 +200,7 @@ class ActorLoop:
     def _wake_up(self) -> None:
         if self.asyncio_loop.is_closed():
             # The host's loop ended without the runtime being closed: nobody will ever run these again.
-            for actor in list(self._actors.values()):
+            for actor in list(self._actors):
                 mailbox_of(actor).close("abandoned")
         elif threading.get_ident() == self._ident:
             self.asyncio_loop.call_soon(self._run_slices, context=self._context)

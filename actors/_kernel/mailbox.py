@@ -72,6 +72,13 @@ class Mailbox:
         self.actor = actor
         self._loop.schedule(self)
 
+    def begin_at_once(self, actor: LoopActor) -> None:
+        """The same on the loop's own thread, without waiting for a slice: for an actor that lives in its `on_start`."""
+        self.actor = actor
+        actor.begun = True
+        if not self._under_way(actor.run_on_start()):
+            self._loop.schedule(self)
+
     def exited(self) -> LoopFuture[None]:
         """Settled once the actor has left and its parent was told."""
         if self._exited is None:

@@ -127,6 +127,6 @@ class FunctionRunner:
         else:
             blocking = FunctionContext(context, packet)
             answer = await context.blocking(lambda: self._fn(packet, blocking))
-        if not isinstance(answer, str | Final):
+        if not isinstance(answer, (str, Final)):
             raise TypeError(f"the function returned {type(answer).__name__}: return a str or a Final")
         yield answer if isinstance(answer, Final) else Final(answer)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from understudy.persistence._paging import cursor_number, cut
 from understudy.persistence._storable import plain_document
-from understudy.persistence.memory._tables import unpack
+from understudy.persistence.memory._tables import unpack, unpack_packet
 from understudy.persistence.records import LateEnding, Page, RunRecord
 from understudy.persistence.runs import Runs, event_of, record_of
-from understudy.protocol import Event, RunId, SpawnPacket, SubAgentResult, Usage
+from understudy.protocol import Event, RunId, SubAgentResult, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -181,7 +181,7 @@ class MemoryRuns(Runs):
     def _row(self, run: Run) -> Values:
         """The columns that a query for records selects."""
         redactor = self._redactor
-        packet = unpack(SpawnPacket, run.packet)
+        packet = unpack_packet(run.packet)
         end = None if run.result is None else unpack(SubAgentResult, run.result)
         failure = None if end is None or end.failure is None else redactor.document(end.failure)[0]
         return (

@@ -8,18 +8,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from understudy.persistence.errors import StoreClosedError
-from understudy.protocol import RunId, SessionKey, SpawnPacket, SubAgentResult
-from understudy.protocol.result import Condensation
+from understudy.persistence.operations import OpenSession
+from understudy.protocol import EndReason, RunId, SessionKey, SpawnPacket
 from understudy.protocol.usage import NO_USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pydantic import BaseModel
 
-    from understudy.persistence.operations import AcceptRun, OpenSession
+    from understudy.persistence.operations import AcceptRun
     from understudy.persistence.records import Checkpoint, DeadLetterRecord, HostRecord
-    from understudy.protocol import EndReason, WorkingContext
+    from understudy.protocol import WorkingContext
 
     ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -31,42 +29,43 @@ _PACKET = tuple(SpawnPacket.model_fields)
 _SESSION, _PARENT = _PACKET.index("session_key"), _PACKET.index("parent_session_key")
 
 
-# What the garbage collector would have to look through at every full collection is kept as what it need not: ids
-# as plain text, small values as tuples. Each with its place, and with what makes it what it was.
-_PLAIN: dict[type[BaseModel], tuple[tuple[int, Callable[[Any], Any], Callable[[Any], Any]], ...]] = {
-    kind: tuple(
-        (place, plain, restored)
-        for place, name in enumerate(kind.model_fields)
-        for names, plain, restored in (
-            ({"run_id", "parent_run_id"}, str, RunId),
-            ({"session_key", "parent_session_key", "root_session_key"}, str, SessionKey),
-            (
-                {"condensation"},
-                attrgetter("level", "original_tokens", "condensed_tokens"),
-                lambda values: Condensation(*values),
-            ),
-        )
-        if name in names
-    )
-    for kind in (SpawnPacket, SubAgentResult)
-}
+# A packet is kept as what the garbage collector need not look through at every full collection: ids as plain text,
+# the environment as a tuple.
+_RUN_IDS = tuple(_PACKET.index(name) for name in ("run_id", "parent_run_id"))
+_KEYS = tuple(_PACKET.index(name) for name in ("session_key", "parent_session_key", "root_session_key"))
+_ENV = _PACKET.index("env")
 
 
-def pack(model: BaseModel) -> Values:
-    """The values of a model alone: a tenth of its size, and nothing the garbage collector has to look through."""
-    values = list(model.__dict__.values())
-    for place, plain, _ in _PLAIN[type(model)]:
-        if values[place] is not None:
-            values[place] = plain(values[place])
+def pack_packet(packet: SpawnPacket) -> Values:
+    """A packet's values alone: a tenth of its size."""
+    values = list(packet.__dict__.values())
+    values[_RUN_IDS[0]] = str(packet.run_id)
+    if packet.parent_run_id is not None:
+        values[_RUN_IDS[1]] = str(packet.parent_run_id)
+    for place in _KEYS:
+        values[place] = str(values[place])
+    values[_ENV] = tuple(packet.env.items())
     return tuple(values)
 
 
-def unpack(kind: type[ModelT], packed: Values) -> ModelT:
-    """The model again. It was valid when it was packed."""
+def unpack_packet(packed: Values) -> SpawnPacket:
+    """The packet again."""
     values = list(packed)
-    for place, _, restored in _PLAIN[kind]:
-        if values[place] is not None:
-            values[place] = restored(values[place])
+    for place in _RUN_IDS:
+        values[place] = None if values[place] is None else RunId.made(values[place])
+    for place in _KEYS:
+        values[place] = SessionKey.made(values[place])
+    values[_ENV] = dict(values[_ENV])
+    return unpack(SpawnPacket, tuple(values))
+
+
+def pack(model: BaseModel) -> Values:
+    """The values of a model alone."""
+    return tuple(model.__dict__.values())
+
+
+def unpack(kind: type[ModelT], values: Values) -> ModelT:
+    """The model again. It was valid when it was packed."""
     return kind.model_construct(**dict(zip(kind.model_fields, values, strict=True)))
 
 
@@ -104,7 +103,7 @@ class Run:
     def __init__(self, number: int, new: AcceptRun) -> None:
         packet = new.packet
         self.number = number
-        self.packet = pack(packet)
+        self.packet = pack_packet(packet)
         self.accepted_at = new.at
         self.deadline_at = packet.deadline_at
         self.host = new.host
@@ -143,20 +142,28 @@ class Run:
         return self.packet[_PACKET.index(name)]
 
 
+_OPENED = attrgetter(*OpenSession.__dataclass_fields__)
+
+
 class Session:
     """A session's row, with its turns, its working context and its last checkpoint."""
 
-    __slots__ = ("checkpoint", "completed_at", "context", "holder", "number", "opened", "turns", "updated_at")
+    __slots__ = ("_opened", "checkpoint", "completed_at", "context", "holder", "number", "turns", "updated_at")
 
     def __init__(self, number: int, opened: OpenSession) -> None:
         self.number = number
-        self.opened = opened
+        self._opened = _OPENED(opened)
         self.updated_at = opened.at
         self.holder: str | None = None
         self.completed_at: int | None = None
         self.context: WorkingContext | None = None
         self.turns: list[TurnRow] = []
         self.checkpoint: Checkpoint | None = None
+
+    @property
+    def opened(self) -> OpenSession:
+        """How it was opened."""
+        return OpenSession(*self._opened)
 
 
 class Tables:
