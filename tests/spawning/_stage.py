@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from understudy.actors import FunctionRunner, Runtime
@@ -64,16 +65,23 @@ def a_host(
     )
     if busy_timeout_ms is not None:
         hook, patience = options.get("commit_hook"), busy_timeout_ms
-        runtime._open_store = lambda: Store.open(
-            store, wall_ms=clock.wall_ms, busy=clock, commit_hook=hook, busy_timeout_ms=patience
+        runtime._open_store = partial(
+            Store.open, store, wall_ms=clock.wall_ms, busy=clock, commit_hook=hook, busy_timeout_ms=patience
         )
     return runtime
+
+
+def durable(runtime: Runtime) -> Store:
+    """The runtime's store, which is one on disk."""
+    store = runtime.store
+    assert isinstance(store, Store)
+    return store
 
 
 def died(runtime: Runtime, folder: Path) -> Path:
     """The store as it would be had the host died this very moment."""
     copy = folder / f"after-the-crash-{runtime.clock.wall_ms()}.db"
-    with sqlite3.connect(runtime.store.path) as source, sqlite3.connect(copy) as target:
+    with sqlite3.connect(durable(runtime).path) as source, sqlite3.connect(copy) as target:
         source.backup(target)
     source.close()
     target.close()

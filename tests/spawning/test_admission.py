@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from _stage import MAIN, LockAfter, a_host, hang, running
+from _stage import MAIN, LockAfter, a_host, durable, hang, running
 
 from understudy.actors import SessionClosedError
 from understudy.actors.admission import MOST_UNDELIVERED, Standing, admit
@@ -167,14 +167,14 @@ def test_a_node_of_a_graph_passes_the_children_limit_and_no_other(reason: str) -
 def traces(runtime: Runtime, session: Session) -> dict[str, object]:
     """Everything a spawn could leave behind."""
     backstage = runtime._backstage
-    with sqlite3.connect(runtime.store.path) as database:
+    with sqlite3.connect(durable(runtime).path) as database:
         tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         rows = {table: database.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] for table in tables}  # noqa: S608
     database.close()
     roster = session._actor.roster
     return {
         "rows": rows,
-        "files": sorted(str(path) for path in runtime.store.path.parent.rglob("*") if path.is_dir()),
+        "files": sorted(str(path) for path in durable(runtime).path.parent.rglob("*") if path.is_dir()),
         "live": dict(backstage.live),
         "slots": (backstage.running, roster.running, len(roster.queue), len(roster.unsettled)),
         "actors": len(backstage.kernel._actors),
@@ -428,7 +428,7 @@ def test_a_full_store_refuses_a_spawn_and_takes_the_next(manual_clock: ManualClo
     with a_host(manual_clock, store=tmp_path / "s.db") as runtime:
         session = runtime.session(MAIN)
         before = traces(runtime, session)
-        group = runtime.store._writer._group
+        group = durable(runtime)._writer._group
         pages = group.connection.execute("PRAGMA page_count").fetchone()[0]
         group.connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(SpawnRejected, match="the disk is full") as refusal:

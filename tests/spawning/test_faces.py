@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _stage import MAIN, a_host, answer, died, hang, later, notes
+from _stage import MAIN, a_host, answer, died, durable, hang, later, notes
 
 from understudy.actors import AsyncRuntime, FunctionRunner, Runtime, SessionBusy, UnknownRunError
 from understudy.protocol import EndReason, Failure, RuntimeConfig, Spawn, SpawnRejected, Usage
@@ -366,7 +366,7 @@ def test_without_a_store_nothing_is_left_behind(manual_clock: ManualClock) -> No
     with a_host(manual_clock) as runtime:
         runtime.session(MAIN).spawn(Spawn(task="x")).result(timeout=30)
         manual_clock.advance(3)
-        folder = runtime.store.path.parent
+        folder = durable(runtime).path.parent
         assert folder.exists()
     assert not folder.exists()
 
