@@ -1,4 +1,4 @@
-"""The house: rooms, wheel, README."""
+"""The house: rooms, public faces, wheel, example."""
 
 from __future__ import annotations
 
@@ -104,16 +104,8 @@ def test_a_wheel_holds_only_understudy_and_leaves_the_hosts_own_folders_alone(tm
     assert seen.stdout.startswith(str(tmp_path / "venv")), seen.stderr
 
 
-def test_the_readmes_code_runs_as_it_stands() -> None:
-    """The first thing a newcomer copies works."""
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    run = subprocess.run([sys.executable, "-c", block[1]], capture_output=True, text=True, timeout=60, check=False)
-    assert run.stdout == "read three files\nfailed\n", run.stderr
-
-
 def test_the_example_shows_every_end() -> None:
-    """What ./scripts/demo prints."""
+    """Actors that hang, crash and exit, and a parent that hears of each."""
     run = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "supervised_actors.py")],
         capture_output=True, text=True, timeout=60, check=False,
