@@ -45,6 +45,7 @@ class LiveRun:
         "_draft",
         "_instructions",
         "_noted_at",
+        "_tally",
         "_text",
         "accepted_at",
         "actor",
@@ -76,7 +77,6 @@ class LiveRun:
         "steered_at",
         "steps",
         "suspected",
-        "tally",
         "tools",
         "unstored",
         "usage",
@@ -117,8 +117,7 @@ class LiveRun:
         """Who waits to hear of the acceptance."""
 
         self.usage: Usage = NO_USAGE
-        self.tally = Tally(packet.budget)
-        """What the run and everything below it has consumed."""
+        self._tally: Tally | None = None
         self.steps = 0
         self.files: dict[str, Provenance] = {}
         """Touched files, in touch order."""
@@ -140,6 +139,13 @@ class LiveRun:
         self.suspected = False
         self.steered_at: float | None = None
         self._noted_at = float("-inf")
+
+    @property
+    def tally(self) -> Tally:
+        """What the run and everything below it has consumed."""
+        if self._tally is None:
+            self._tally = Tally(self.packet.budget)
+        return self._tally
 
     # -- the end --------------------------------------------------------------------------------------
 

@@ -149,7 +149,8 @@ class Mailbox:
         if work is None:
             return False
         self.task = task = self._loop.create_task(work)
-        task.add_done_callback(self._resume)
+        # With a context of the loop's own: by default each callback would get a copy of the caller's.
+        task.add_done_callback(self._resume, context=self._loop.context)
         return True
 
     def _resume(self, task: asyncio.Task[None]) -> None:
