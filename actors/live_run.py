@@ -17,7 +17,7 @@ from understudy.protocol.working_context import unfit
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from understudy.actors.backstage import Backstage
     from understudy.actors.endings import Ending
@@ -83,7 +83,7 @@ class LiveRun:
     )
 
     def __init__(  # noqa: PLR0915 - a line a fact
-        self, packet: SpawnPacket, session: SessionActor, replies: list[Reply], *, now: int
+        self, packet: SpawnPacket, session: SessionActor, replies: Sequence[Reply], *, now: int
     ) -> None:
         self.packet = packet
         self.session = session
@@ -101,6 +101,7 @@ class LiveRun:
         self.nested: SessionActor | None = None
         """The run's own session, once it has children of its own."""
         self.history: tuple[Turn, ...] = ()
+        """Its turns of an earlier life; a new one has its task."""
         self.settled: LoopFuture[SubAgentResult] = LoopFuture()
         """The result, once it is merged into the parent, or as far as it could be brought."""
         self.ending: Ending | None = None
@@ -113,7 +114,7 @@ class LiveRun:
         self.idempotency_key: str | None = None
         self.digest: str | None = None
         self.reply_to: tuple[ReplyTo, ...] = ()  # the host's own actors, told the result
-        self.replies: list[Reply] = replies
+        self.replies: Sequence[Reply] = replies
         """Who waits to hear of the acceptance."""
 
         self.usage: Usage = NO_USAGE

@@ -65,7 +65,7 @@ class SubAgentActor(LoopActor):
         if packet.graph_shared_dir is not None:
             os.makedirs(packet.graph_shared_dir, mode=0o700, exist_ok=True)  # noqa: PTH103 - Path ignores the mode of parents
         runner = run.backstage.runners[packet.runner]
-        return runner.run(packet, RunContext(run, run.history))
+        return runner.run(packet, RunContext(run))
 
     async def _work(self, events: AsyncIterator[RunnerEvent]) -> Ending:
         """Let the runner work until it has an answer, or cannot."""
