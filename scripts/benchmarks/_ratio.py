@@ -34,9 +34,15 @@ class Ratio:
         return f"{self.name:<66} {self.value:>8.2f}  {sign} {self.bar:<6g} {verdict:<7} {self.note}"
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes, with the garbage of the one before out of the way."""
+def _settle_memory() -> None:
+    """The garbage of the system before is out of the way, and what was imported is nobody's to look through."""
     gc.collect()
+    gc.freeze()
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call takes."""
+    _settle_memory()
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
@@ -44,7 +50,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def told_seconds(work: Callable[[], object]) -> float:
     """The seconds a system tells itself: its own beginning and end are not what is measured."""
-    gc.collect()
+    _settle_memory()
     told = work()
     assert isinstance(told, float)
     return told
