@@ -29,7 +29,7 @@ from understudy.persistence import operations as op
 from understudy.protocol import RunId, RuntimeConfig, SessionKey, WorkingContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from pykka import ActorRef
@@ -87,7 +87,9 @@ class Core:
         self._kernel = ActorLoop(clock=self.clock, dead_letters=self._unhandled)
         self._letters: list[Commit] = []
         self._opening: asyncio.Lock
-        self._open_store = partial(_open_store, store, self.clock, tuple(secrets), results_dir, commit_hook)
+        self._open_store: Callable[[], Ledger] = partial(
+            _open_store, store, self.clock, tuple(secrets), results_dir, commit_hook
+        )
         self._runners = dict(runners or {})
         self._hooks = Hooks(prepare_spawn, on_ended)
         self._backstage: Backstage

@@ -27,7 +27,6 @@ async def accept(run: LiveRun) -> bool:
         rollback = await call_hook(backstage.kernel, backstage.hooks.prepare_spawn, packet)
         backstage.emit("session:sub_agent_spawn_prepared", run)
     task = Turn("user", packet.task)
-    run.history = (task,)
     try:
         await backstage.store.transaction(
             OpenSession(
@@ -76,7 +75,7 @@ def _committed(run: LiveRun) -> bool:
 def _acknowledge(run: LiveRun) -> None:
     for reply in run.replies:
         reply(run)
-    run.replies = []
+    run.replies = ()
     packet, backstage = run.packet, run.backstage
     if not backstage.bus.subscriptions:
         return

@@ -17,7 +17,7 @@ from understudy.protocol.working_context import unfit
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from understudy.actors.backstage import Backstage
     from understudy.actors.endings import Ending
@@ -45,6 +45,7 @@ class LiveRun:
         "_draft",
         "_instructions",
         "_noted_at",
+        "_tally",
         "_text",
         "accepted_at",
         "actor",
@@ -76,14 +77,13 @@ class LiveRun:
         "steered_at",
         "steps",
         "suspected",
-        "tally",
         "tools",
         "unstored",
         "usage",
     )
 
     def __init__(  # noqa: PLR0915 - a line a fact
-        self, packet: SpawnPacket, session: SessionActor, replies: list[Reply], *, now: int
+        self, packet: SpawnPacket, session: SessionActor, replies: Sequence[Reply], *, now: int
     ) -> None:
         self.packet = packet
         self.session = session
@@ -101,6 +101,7 @@ class LiveRun:
         self.nested: SessionActor | None = None
         """The run's own session, once it has children of its own."""
         self.history: tuple[Turn, ...] = ()
+        """Its turns of an earlier life; a new one has its task."""
         self.settled: LoopFuture[SubAgentResult] = LoopFuture()
         """The result, once it is merged into the parent, or as far as it could be brought."""
         self.ending: Ending | None = None
@@ -113,12 +114,11 @@ class LiveRun:
         self.idempotency_key: str | None = None
         self.digest: str | None = None
         self.reply_to: tuple[ReplyTo, ...] = ()  # the host's own actors, told the result
-        self.replies: list[Reply] = replies
+        self.replies: Sequence[Reply] = replies
         """Who waits to hear of the acceptance."""
 
         self.usage: Usage = NO_USAGE
-        self.tally = Tally(packet.budget)
-        """What the run and everything below it has consumed."""
+        self._tally: Tally | None = None
         self.steps = 0
         self.files: dict[str, Provenance] = {}
         """Touched files, in touch order."""
@@ -140,6 +140,13 @@ class LiveRun:
         self.suspected = False
         self.steered_at: float | None = None
         self._noted_at = float("-inf")
+
+    @property
+    def tally(self) -> Tally:
+        """What the run and everything below it has consumed."""
+        if self._tally is None:
+            self._tally = Tally(self.packet.budget)
+        return self._tally
 
     # -- the end --------------------------------------------------------------------------------------
 

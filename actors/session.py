@@ -245,7 +245,7 @@ class SessionActor(LoopActor):
         if isinstance(known, Rejection):
             self.refuse(known, replies, listeners)
         elif isinstance(known, LiveRun) and not known.durable:
-            known.replies += replies  # they are told together with the first
+            known.replies = (*known.replies, *replies)  # they are told together with the first
             known.reply_to += listeners
         else:
             self.answer_duplicate(known.packet.run_id if isinstance(known, LiveRun) else known, replies, listeners)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors._kernel.exits import is_ctrl_c
@@ -17,14 +18,15 @@ from understudy.actors.runners.contract import RunContext
 from understudy.protocol.runner import Final
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
     from understudy.actors._kernel.exits import ExitCause
-    from understudy.actors.endings import Ending
     from understudy.actors.live_run import LiveRun
     from understudy.protocol.runner import RunnerEvent
 
 logger = logging.getLogger("understudy")
+
+_NO_ANSWER = failed("invalid_output", "the runner stopped without a final answer")
 
 
 class SubAgentActor(LoopActor):
@@ -42,53 +44,62 @@ class SubAgentActor(LoopActor):
         self.kernel.adopt(self)
         mailbox_of(self).begin_at_once(self)
 
-    async def on_start(self) -> None:  # type: ignore[override]  # the kernel awaits it
+    def run_on_start(self) -> Coroutine[Any, Any, None]:
+        """The kernel's way in. Its usual guard stands inside `_life`: a frame less for every child that waits."""
+        return self._life()
+
+    async def _life(self) -> None:  # noqa: C901, PLR0912 - one frame on purpose, see above
         """The whole life, top to bottom."""
         run = self.run
-        if not run.durable and not await accept(run):
-            self.leave("stopped")
-            return
-        if run.ending is not None and not run.seen_out:
-            # Ended before it was durable: only now is there a row that can say so.
-            await conclude(run)
-        elif run.granted is None or await start_queued(run):
-            run.backstage.watchdog.watch(run)
-            events = self._events()
-            ending = await self._work(events)
-            if run.claim(ending):
+        try:
+            if not run.durable and not await accept(run):
+                return
+            if run.ending is not None and not run.seen_out:
+                # Ended before it was durable: only now is there a row that can say so.
                 await conclude(run)
-            await _close(events)
-        self.leave("stopped")
+            elif run.granted is None or await start_queued(run):
+                run.backstage.watchdog.watch(run)
+                events = self._events()
+                ending = _NO_ANSWER
+                try:
+                    async for event in events:
+                        if isinstance(event, Final):
+                            ending = finished(event)
+                            break
+                        run.take(event)
+                        if run.ending is not None:  # ended by what it just said: a budget, the step limit
+                            break
+                except BaseException as error:
+                    if self._must_pass(error):
+                        raise
+                    logger.info("run %s failed", run.packet.run_id, exc_info=error)
+                    ending = crashed(error)
+                if run.claim(ending):
+                    await conclude(run)
+                if isinstance(events, AsyncGenerator):
+                    await _close(events)
+        except asyncio.CancelledError as error:
+            self.leave("cancelled", error)
+            raise
+        except BaseException as error:
+            self._handle_failure(type(error), error, error.__traceback__)
+            if is_ctrl_c(error):
+                raise
+        finally:
+            self.leave("stopped")  # unless it has left already: the first cause stands
+
+    def _must_pass(self, error: BaseException) -> bool:
+        """Whether a runner's error is not the runner's: the run was ended, the host's loop ends, or Ctrl-C."""
+        if isinstance(error, asyncio.CancelledError):
+            return self.cancel_requested or self.cancelled_from_outside()
+        return is_ctrl_c(error)
 
     def _events(self) -> AsyncIterator[RunnerEvent]:
         run, packet = self.run, self.run.packet
         if packet.graph_shared_dir is not None:
             os.makedirs(packet.graph_shared_dir, mode=0o700, exist_ok=True)  # noqa: PTH103 - Path ignores the mode of parents
         runner = run.backstage.runners[packet.runner]
-        return runner.run(packet, RunContext(run, run.history))
-
-    async def _work(self, events: AsyncIterator[RunnerEvent]) -> Ending:
-        """Let the runner work until it has an answer, or cannot."""
-        run = self.run
-        try:
-            async for event in events:
-                if isinstance(event, Final):
-                    return finished(event)
-                run.take(event)
-                if run.ending is not None:  # ended by what it just said: a budget, the step limit
-                    return run.ending
-        except asyncio.CancelledError as error:
-            if self.cancel_requested or self.cancelled_from_outside():
-                raise
-            return crashed(error)
-        except Exception as error:
-            logger.info("run %s failed", run.packet.run_id, exc_info=error)
-            return crashed(error)
-        except BaseException as error:
-            if is_ctrl_c(error):
-                raise
-            return crashed(error)
-        return failed("invalid_output", "the runner stopped without a final answer")
+        return runner.run(packet, RunContext(run))
 
     def report_exit(self, cause: ExitCause) -> None:
         """Every way out ends the run, also those nobody thought of."""
@@ -100,12 +111,9 @@ class SubAgentActor(LoopActor):
         run.actor = None
 
 
-async def _close(events: AsyncIterator[RunnerEvent]) -> None:
+async def _close(events: AsyncGenerator[RunnerEvent, None]) -> None:
     """Let the runner clean up; what it does wrong now no longer matters."""
-    close = getattr(events, "aclose", None)
-    if close is None:
-        return
     try:
-        await close()
+        await events.aclose()
     except Exception:
         logger.exception("a runner failed while it was being closed")

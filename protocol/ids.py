@@ -52,10 +52,15 @@ class _Id(str):
             # One that exists is well formed; messages are full of them.
             return value if type(value) is cls else cls(as_text(value))
 
-        return core_schema.no_info_wrap_validator_function(
-            accept,
-            core_schema.str_schema(),
-        )
+        return core_schema.no_info_wrap_validator_function(accept, core_schema.str_schema())
+
+
+class Made:
+    """Marks a field that takes ids, not text (text only from JSON): checked without leaving pydantic's own code."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.json_or_python_schema(handler(source), core_schema.is_instance_schema(source))
 
 
 class SessionKey(_Id):

@@ -19,15 +19,11 @@ _STATUS: dict[ResultStatus, str] = {
 
 def narrate(result: SubAgentResult, *, tag_prefix: str) -> str:
     """The note: what became of the run, what it said, what it cost."""
-    lines = [f"[{tag_prefix}: {result.label}]", f"Status: {_STATUS[result.status]}"]
-    if result.failure is not None:
-        lines.append(f"Reason: {result.failure.kind}: {result.failure.message}")
-    if result.output:
-        lines += ["", result.output]
+    reason = "" if result.failure is None else f"\nReason: {result.failure.kind}: {result.failure.message}"
+    body = f"\n\n{result.output}" if result.output else ""
     usage = result.usage
-    lines.append("---")
-    lines.append(
+    return (
+        f"[{tag_prefix}: {result.label}]\nStatus: {_STATUS[result.status]}{reason}{body}\n---\n"
         f"Runtime: {result.runtime_ms / 1000:.1f}s | Steps: {result.steps} | Tokens: {usage.total_tokens} | "
         f"Cost: ${usage.cost_usd:.4f} | End: {result.end_reason}"
     )
-    return "\n".join(lines)

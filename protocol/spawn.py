@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from understudy.protocol._edge import EDGE, PrintableLine, PrintableText
-from understudy.protocol.ids import RunId, SessionKey
+from understudy.protocol.ids import Made, RunId, SessionKey
 
 ParentHistory = Literal["none", "summary"]
 Cleanup = Literal["delete", "keep"]
@@ -116,11 +116,11 @@ class SpawnPacket(BaseModel):
 
     model_config = EDGE
 
-    run_id: RunId
-    session_key: SessionKey
-    parent_session_key: SessionKey
-    parent_run_id: RunId | None = None
-    root_session_key: SessionKey
+    run_id: Annotated[RunId, Made]
+    session_key: Annotated[SessionKey, Made]
+    parent_session_key: Annotated[SessionKey, Made]
+    parent_run_id: Annotated[RunId, Made] | None = None
+    root_session_key: Annotated[SessionKey, Made]
     agent_id: PrintableLine = "default"
     depth: PositiveInt
     max_depth: PositiveInt

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import threading
 from functools import cached_property
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -26,33 +25,6 @@ if TYPE_CHECKING:
     from understudy.actors._kernel.loop import ActorLoop
 
 logger = logging.getLogger("understudy.kernel")
-
-
-class StopFlag:
-    """What pykka wants of a `threading.Event`, with a lock only if somebody waits: one is made for every actor."""
-
-    __slots__ = ("_event", "_flag")
-
-    def __init__(self) -> None:
-        self._flag = False
-        self._event: threading.Event | None = None
-
-    def is_set(self) -> bool:
-        """Whether the actor has stopped."""
-        return self._flag
-
-    def set(self) -> None:
-        """The actor has stopped."""
-        self._flag = True
-        if self._event is not None:
-            self._event.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until the actor has stopped."""
-        event = self._event = self._event or threading.Event()
-        if self._flag:  # set() may have come before it could see the event
-            event.set()
-        return event.wait(timeout)
 
 
 class LoopActor(pykka.Actor):
@@ -81,8 +53,8 @@ class LoopActor(pykka.Actor):
         loop = self.kernel
         if loop is None:
             raise RuntimeError(f"{type(self).__name__} has no event loop: start it with runtime.start_actor()")
-        self.actor_inbox = Mailbox(loop)
-        self.actor_stopped = StopFlag()  # type: ignore[assignment]  # it does what pykka asks of one
+        self.actor_inbox = mailbox = Mailbox(loop)
+        self.actor_stopped = mailbox  # type: ignore[assignment]  # it does what pykka asks of an Event
 
     # The name and the ref are made when somebody asks: for a child that nobody addresses, nobody does.
 
@@ -103,7 +75,10 @@ class LoopActor(pykka.Actor):
 
     def launch(self) -> ActorRef[Self]:
         """Enter the registry, if this kind does, and begin with the loop's next turn."""
-        ref: ActorRef[Self] = self._actor_ref
+        # Made here and now, which is cheaper than a cached property's first time.
+        self.__dict__["actor_urn"] = self.kernel.next_urn()  # type: ignore[union-attr]  # checked in __init__
+        ref: ActorRef[Self] = ActorRef(self)
+        self.__dict__["_actor_ref"] = ref
         if self.registered:
             ActorRegistry.register(ref)
         self.go()

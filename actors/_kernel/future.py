@@ -33,6 +33,10 @@ def on_actor_loop() -> bool:
         return False
 
 
+# One for all: it is held for a few instructions, and a lock a future would weigh on every ask and every child.
+_LOCK = threading.Lock()
+
+
 class LoopFuture(pykka.Future[T]):
     """A pykka future without a Condition: a lock, the outcome, and whom to wake."""
 
@@ -42,8 +46,8 @@ class LoopFuture(pykka.Future[T]):
     _outcome: tuple[Any, ExcInfo | None] | None = None
     _waiters: list[Callable[[], None]] | None = None
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self) -> None:  # deliberately nothing: pykka's own makes what the class has already
+        pass
 
     def set(self, value: T | None = None) -> None:
         """Answer; a second answer raises, as in pykka."""
@@ -57,7 +61,7 @@ class LoopFuture(pykka.Future[T]):
 
     def set_get_hook(self, func: Callable[[float | None], T]) -> None:
         """Compute the answer when it is asked for."""
-        with self._lock:
+        with _LOCK:
             if self._outcome is not None:
                 raise queue.Full
             super().set_get_hook(func)
@@ -108,7 +112,7 @@ class LoopFuture(pykka.Future[T]):
     __iter__ = __await__
 
     def _settle(self, outcome: tuple[Any, ExcInfo | None]) -> None:
-        with self._lock:
+        with _LOCK:
             if self._outcome is not None or self._get_hook is not None:
                 raise queue.Full
             self._outcome = outcome
@@ -118,7 +122,7 @@ class LoopFuture(pykka.Future[T]):
 
     def _wake_later(self, wake: Callable[[], None]) -> bool:
         """Remember whom to wake; False when the answer came first."""
-        with self._lock:
+        with _LOCK:
             if self._outcome is not None:
                 return False
             if self._waiters is None:

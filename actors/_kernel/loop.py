@@ -57,7 +57,7 @@ class ActorLoop:
         self._ident = -1
         self._open = False
         # One context for all slices: a spawner's context variables do not leak into its actors.
-        self._context = Context()
+        self.context = Context()
 
     # -- beginning and end ----------------------------------------------------------------------------
 
@@ -203,9 +203,9 @@ class ActorLoop:
             for actor in list(self._actors):
                 mailbox_of(actor).close("abandoned")
         elif threading.get_ident() == self._ident:
-            self.asyncio_loop.call_soon(self._run_slices, context=self._context)
+            self.asyncio_loop.call_soon(self._run_slices, context=self.context)
         else:
-            self.asyncio_loop.call_soon_threadsafe(self._run_slices, context=self._context)
+            self.asyncio_loop.call_soon_threadsafe(self._run_slices, context=self.context)
 
     def _run_slices(self) -> None:
         self._waking.release()  # before running: what is put from now on wakes again

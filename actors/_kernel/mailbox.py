@@ -32,7 +32,7 @@ _SLICE = 64
 class Mailbox:
     """Queue and scheduler of one actor. All but `put`, `get` and `empty` happen on the loop's thread."""
 
-    __slots__ = ("_awake", "_closed", "_current", "_exited", "_loop", "_queue", "actor", "task")
+    __slots__ = ("_awake", "_closed", "_current", "_event", "_exited", "_loop", "_queue", "_stopped", "actor", "task")
 
     def __init__(self, loop: ActorLoop) -> None:
         self._loop = loop
@@ -41,6 +41,8 @@ class Mailbox:
         self._awake = threading.Lock()
         self._awake.acquire()
         self._closed = False
+        self._stopped = False
+        self._event: threading.Event | None = None
         self._current: Envelope[Any] | None = None
         self._exited: LoopFuture[None] | None = None
         self.actor: LoopActor | None = None
@@ -64,6 +66,25 @@ class Mailbox:
     def empty(self) -> bool:
         """Whether no message waits."""
         return not self._queue
+
+    # -- what pykka wants of a threading.Event, with a lock only if somebody waits -------------------------
+
+    def is_set(self) -> bool:
+        """Whether the actor has stopped."""
+        return self._stopped
+
+    def set(self) -> None:
+        """The actor has stopped."""
+        self._stopped = True
+        if self._event is not None:
+            self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the actor has stopped."""
+        event = self._event = self._event or threading.Event()
+        if self._stopped:  # set() may have come before it could see the event
+            event.set()
+        return event.wait(timeout)
 
     # -- the loop's thread ----------------------------------------------------------------------------
 
@@ -149,7 +170,8 @@ class Mailbox:
         if work is None:
             return False
         self.task = task = self._loop.create_task(work)
-        task.add_done_callback(self._resume)
+        # With a context of the loop's own: by default each callback would get a copy of the caller's.
+        task.add_done_callback(self._resume, context=self._loop.context)
         return True
 
     def _resume(self, task: asyncio.Task[None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from understudy.actors.errors import SessionClosedError
+from understudy.protocol.model import Turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.live_run import LiveRun
     from understudy.protocol import RunId, Spawn, SpawnPacket
-    from understudy.protocol.model import Turn
     from understudy.protocol.runner import RunnerEvent
 
 T = TypeVar("T")
@@ -32,12 +32,15 @@ class Runner(Protocol):
 class RunContext:
     """What a runner may use while it works, on the event loop."""
 
-    __slots__ = ("_run", "history")
+    __slots__ = ("_run",)
 
-    def __init__(self, run: LiveRun, history: Sequence[Turn]) -> None:
+    def __init__(self, run: LiveRun) -> None:
         self._run = run
-        self.history = history
+
+    @property
+    def history(self) -> Sequence[Turn]:
         """The child's own turns so far: its task, or everything up to where an earlier run of it left off."""
+        return self._run.history or (Turn("user", self._run.packet.task),)
 
     @property
     def backstage(self) -> Backstage:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from understudy.actors.handles import AsyncRunHandle, RunHandle
 from understudy.protocol import Usage
@@ -120,13 +121,32 @@ class FunctionRunner:
         called = inspect.unwrap(fn), getattr(fn, "__call__", None)  # noqa: B004 - the method itself
         self._is_async = any(map(inspect.iscoroutinefunction, called))
 
-    async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
+    def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
         """Call the function once."""
         if self._is_async:
-            answer = await self._fn(packet, AsyncFunctionContext(context, packet))
-        else:
-            blocking = FunctionContext(context, packet)
-            answer = await context.blocking(lambda: self._fn(packet, blocking))
-        if not isinstance(answer, (str, Final)):
-            raise TypeError(f"the function returned {type(answer).__name__}: return a str or a Final")
-        yield answer if isinstance(answer, Final) else Final(answer)
+            return _OneAnswer(self._fn(packet, AsyncFunctionContext(context, packet)))
+        blocking = partial(self._fn, packet, FunctionContext(context, packet))
+        return _OneAnswer(context.blocking(blocking))
+
+
+class _OneAnswer:
+    """Events that are one answer. Not a generator: the event loop keeps books on each of those."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Awaitable[Answer]) -> None:
+        self._work: Awaitable[Answer] | None = work
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RunnerEvent:
+        work, self._work = self._work, None
+        if work is None:
+            raise StopAsyncIteration
+        answer = await work
+        if isinstance(answer, str):
+            return Final(answer)
+        if isinstance(answer, Final):
+            return answer
+        raise TypeError(f"the function returned {type(answer).__name__}: return a str or a Final")

@@ -8,7 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
-SUITES = ("kernel", "store")
+SUITES = ("kernel", "store", "lifecycle")
 
 
 def main() -> int:

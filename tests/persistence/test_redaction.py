@@ -25,7 +25,7 @@ from understudy.persistence.operations import (
     StartRun,
 )
 from understudy.persistence.redaction import _BLOCK, _BLOCK_END, _RULES
-from understudy.protocol import EndReason, Event, RecentFile, RunId
+from understudy.protocol import EndReason, Event, RecentFile, RunId, SessionKey
 from understudy.protocol.model import ToolCall, Turn
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def test_names_of_our_own_are_never_redacted(tmp_path: Path) -> None:
     """Keys and reasons stay what they are, whatever the host registered: the run can still be read."""
     silly = ["agent", "default", "failed", "runner_crash", "observed", "sub_agent_result"]
     with a_store(tmp_path, secrets=silly) as store:
-        packet = accept(store, "sk-aaaaaaaaaaaaaaaaaaaaaaaa", session_key="agent:token=abcd".replace("=", ":"))
+        packet = accept(store, "sk-aaaaaaaaaaaaaaaaaaaaaaaa", session_key=SessionKey("agent:token:abcd"))
         finish(store, packet, recent_files=(RecentFile(path="/p", provenance="observed"),), **a_failure("why"))
         result, record = store.runs.result(packet.run_id), store.runs.get(packet.run_id)
         assert result is not None
