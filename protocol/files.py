@@ -13,15 +13,21 @@ Provenance = Literal["read", "changed", "observed"]
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One path-taking tool call: which file, how, and whether it worked."""
+    """One path-taking tool call: which file, how, and whether it worked.
+
+    ``observed``: the tool declares no paths, and this one was seen in its arguments.
+    """
 
     path: str
     mode: FileMode
     ok: bool = True
+    observed: bool = False
 
     @property
     def provenance(self) -> Provenance:
         """How the parent sees this touch."""
+        if self.observed:
+            return "observed"
         return "read" if self.mode == "read" else "changed"
 
 

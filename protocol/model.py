@@ -16,6 +16,13 @@ Role = Literal["system", "user", "assistant", "tool"]
 JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 
+UNPARSED_ARGUMENTS = "__unparsed_arguments__"
+"""The one argument of a `ToolCall` whose arguments were not a JSON object: what the model wrote instead.
+
+A model that writes broken JSON must be told so. Its call therefore stays a call, with its id, which a toolbox
+answers with an error result; dropping it would leave the answer without its tool call.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -68,7 +75,12 @@ class UsageReport:
     usage: Usage
 
 
-ModelEvent: TypeAlias = TextDelta | ToolCall | UsageReport
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The answer was cut off by a token limit: what came before is not the whole of it."""
+
+
+ModelEvent: TypeAlias = TextDelta | ToolCall | UsageReport | Truncated
 """What a model's stream is made of; its end is the end of the answer."""
 
 

@@ -1,0 +1,146 @@
+"""Trying again, on the injected clock: later each time, when the provider says, and never past the deadline."""
+
+from __future__ import annotations
+
+import contextlib
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import tenacity
+
+from understudy.actors.clock import sleep
+from understudy.actors.models.errors import ProviderError
+from understudy.protocol.model import UsageReport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from random import Random
+
+    from understudy.actors.clock import Clock
+    from understudy.protocol.model import ModelEvent
+
+MAX_ATTEMPTS = 5
+BASE_SECONDS = 1.0
+"""The first wait is at most this, the next at most twice as long, and so on."""
+LONGEST_SECONDS = 60.0
+
+
+class _Wait(tenacity.wait.wait_base):
+    """Exponential with jitter, and never less than the provider asked for."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        longest = min(BASE_SECONDS * 2.0 ** (retry_state.attempt_number - 1), LONGEST_SECONDS)
+        # Half of it is chance, so that children that failed together do not come back together.
+        jittered = longest * self._random.uniform(0.5, 1.0)
+        asked = _error(retry_state).retry_after_ms
+        return jittered if asked is None else asked / 1000 + self._random.uniform(0.0, BASE_SECONDS)
+
+
+class _TooLate(tenacity.stop.stop_base):
+    """The next attempt would begin at the deadline or after it. tenacity's own limit reads the machine's clock."""
+
+    def __init__(self, clock: Clock, deadline: float | None) -> None:
+        self._clock = clock
+        self._deadline = deadline
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        return self._deadline is not None and self._clock.monotonic() + retry_state.upcoming_sleep >= self._deadline
+
+
+async def retrying(
+    call: Callable[[], AsyncIterator[ModelEvent]],
+    *,
+    clock: Clock,
+    deadline: float | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+    random: Random | None = None,
+    on_attempt: Callable[[ProviderError | None], None] = lambda _error: None,
+) -> AsyncGenerator[ModelEvent, None]:
+    """The events of ``call``, called again while it fails in a way that may pass.
+
+    Only until the first word or tool call: what has been given out cannot be taken back, so a failure after it is
+    raised. A wait that would end at or after ``deadline`` (in the clock's monotonic seconds) is not begun. Usage of
+    failed attempts is reported too. ``on_attempt`` hears of each attempt's error, or of its success as None.
+    """
+    spent: list[ModelEvent] = []
+    stream = _Attempts(call, spent, on_attempt)
+
+    attempts = tenacity.AsyncRetrying(
+        sleep=lambda seconds: sleep(clock, seconds),
+        wait=_Wait(random or SystemRandom()),
+        stop=tenacity.stop_any(tenacity.stop_after_attempt(max_attempts), _TooLate(clock, deadline)),
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
+        reraise=True,
+    )
+    failure: ProviderError | None = None
+    try:
+        try:
+            await attempts(stream.begin)
+        except ProviderError as error:
+            failure = error
+        for event in spent:
+            yield event
+        if failure is not None:
+            raise failure
+        async with contextlib.aclosing(stream.rest()) as rest:
+            async for event in rest:
+                yield event
+    finally:
+        await stream.close()
+
+
+class _Attempts:
+    """One stream after another, each up to its first word."""
+
+    def __init__(
+        self,
+        call: Callable[[], AsyncIterator[ModelEvent]],
+        spent: list[ModelEvent],
+        on_attempt: Callable[[ProviderError | None], None],
+    ) -> None:
+        self._call = call
+        self._spent = spent
+        self._on_attempt = on_attempt
+        self._events: AsyncIterator[ModelEvent] | None = None
+
+    async def begin(self) -> None:
+        """Start a stream and wait for its first word, which goes to ``spent`` after any usage before it."""
+        await self.close()
+        self._events = self._call()
+        try:
+            async for event in self._events:
+                self._spent.append(event)
+                if not isinstance(event, UsageReport):
+                    return
+        except ProviderError as error:
+            self._on_attempt(error)
+            raise
+        self._events = None
+        self._on_attempt(None)
+
+    async def rest(self) -> AsyncGenerator[ModelEvent, None]:
+        if self._events is None:
+            return
+        try:
+            async for event in self._events:
+                yield event
+        except ProviderError as error:
+            self._on_attempt(error)
+            raise
+        self._on_attempt(None)
+
+    async def close(self) -> None:
+        events, self._events = self._events, None
+        close = getattr(events, "aclose", None)  # any async iterator is a model's answer; generators can be closed
+        if close is not None:
+            await close()
+
+
+def _error(retry_state: tenacity.RetryCallState) -> ProviderError:
+    assert retry_state.outcome is not None
+    error = retry_state.outcome.exception()
+    assert isinstance(error, ProviderError), "only these are retried"
+    return error

@@ -1,0 +1,32 @@
+"""What a running tool knows of its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from understudy.actors.clock import Clock
+
+T = TypeVar("T")
+
+
+class Blocking(Protocol):
+    """Runs a blocking function off the event loop; in a runtime this is its pool."""
+
+    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
+        """What ``function`` returns or raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Where a tool works and by which clock. A parameter with this annotation receives it, unseen by the model."""
+
+    cwd: str
+    """Where tools and processes run, and what relative paths are relative to."""
+    workspace_dir: str
+    """The session's own folder: the other root that file tools may touch."""
+    clock: Clock
+    blocking: Blocking
