@@ -8,8 +8,9 @@ from understudy.actors.control import ChildReport, KillReport
 from understudy.actors.errors import SessionBusy, SessionClosedError, SteerError, UnknownRunError
 from understudy.actors.faces import AsyncSession, Session
 from understudy.actors.handles import AsyncRunHandle, RunHandle
-from understudy.actors.runners import FunctionRunner, Runner
+from understudy.actors.runners import FunctionRunner, ModelRunner, Runner
 from understudy.actors.runtime import AsyncRuntime, Runtime
+from understudy.actors.tools import tool
 
 __all__ = [
     "ActorExited",
@@ -23,6 +24,7 @@ __all__ = [
     "KillReport",
     "LoopActor",
     "MessageActor",
+    "ModelRunner",
     "RunHandle",
     "Runner",
     "Runtime",
@@ -33,4 +35,5 @@ __all__ = [
     "SystemClock",
     "UnknownRunError",
     "load_config",
+    "tool",
 ]

@@ -21,6 +21,8 @@ from understudy.actors.errors import SessionBusy, UnknownRunError
 from understudy.actors.ghost_sweep import GhostSweep
 from understudy.actors.hooks import Hooks
 from understudy.actors.host import incarnation, process_started
+from understudy.actors.mind import Mind
+from understudy.actors.runners.model import ModelRunner
 from understudy.actors.session import Place, SessionActor
 from understudy.actors.tree import Tally, tree_budget
 from understudy.actors.watchdog import Watchdog
@@ -212,6 +214,10 @@ class Core:
         session: SessionActor = actor_of(self._kernel.start(SessionActor, backstage, key, place, context, tree))
         session.announcer.attended = False
         session.stuck.update(entry.run_id for entry in store.outbox.undelivered(key, dead=True) if entry.dead_at)
+        mind = self._runners.get(place.runner)
+        if isinstance(mind, ModelRunner):
+            session.mind = Mind(session, mind)
+            session.announcer.on_results = session.mind.wake
         backstage.sessions[key] = session
         await recovery.recover(session)
         await recovery.deliver_waiting(session)

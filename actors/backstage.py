@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from understudy.actors.events import EventBus
-from understudy.protocol import Event, RunId
+from understudy.actors.models.health import ProviderHealth
+from understudy.protocol import Event, RunId, SessionKey
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from understudy.actors.clock import Clock
     from understudy.actors.hooks import Hooks
     from understudy.actors.live_run import LiveRun
+    from understudy.actors.models.errors import ProviderError
     from understudy.actors.roster import Roster
     from understudy.actors.runners.contract import Runner
     from understudy.actors.session import SessionActor
     from understudy.actors.watchdog import Watchdog
     from understudy.persistence import Ledger
-    from understudy.protocol import RuntimeConfig, SessionKey, SubAgentResult
+    from understudy.protocol import RuntimeConfig, SubAgentResult
     from understudy.protocol.events import EventName, EventValue
 
 logger = logging.getLogger("understudy")
@@ -69,6 +71,7 @@ class Backstage:
         self.archivist: Archivist
         self._count = itertools.count(1)
         self._latest = 0
+        self._health: dict[str, ProviderHealth] = {}
         self._results_root = str(store.results.root) if store.results.as_files else None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -92,6 +95,22 @@ class Backstage:
         if self._results_root is None:
             return None
         return f"{self._results_root}/{session_key.file_name}/{run_id.file_name}.json"
+
+    def attempted(self, runner: str, agent: str, error: ProviderError | None) -> None:
+        """A call of the provider behind ``runner`` ended like this."""
+        health = self._health.get(runner)
+        if health is None:
+            if error is None:
+                return  # well, as ever
+            health = self._health[runner] = ProviderHealth(
+                self.clock,
+                on_degraded=lambda: self._tell_health("session:sub_agent_provider_degraded", runner),
+                on_recovered=lambda: self._tell_health("session:sub_agent_provider_recovered", runner),
+            )
+        health.attempted(agent, error)
+
+    def _tell_health(self, name: EventName, runner: str) -> None:
+        self.bus.emit(Event(name, self.now(), SessionKey(f"runtime:{self.host}"), data={"runner": runner}))
 
     def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work beside the mailboxes; what it raises is logged."""

@@ -37,11 +37,14 @@ async def conclude(run: LiveRun) -> None:
     assert run.ending is not None
     run.seen_out = True
     ending = run.ending
+    if run.exchange is not None:
+        run.exchange.end()  # those who wait for the model's tools to answer wait in vain
     if run.nested is not None and ending.reason is not EndReason.COMPLETED:
         # First those below: their results are merged here, so their files and usage are part of this one.
         await run.nested.end_children(killed("parent_stopped", f"its parent run {run.packet.run_id} ended"))
     if run.nested is not None:
         await run.nested.take_in()
+        await run.nested.deliver_owed()
         run.nested.seal()
     if ending.output is None:
         full = run.output

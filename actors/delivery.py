@@ -28,7 +28,11 @@ logger = logging.getLogger("understudy")
 async def deliver(run: LiveRun, result: SubAgentResult) -> None:
     """Bring the result to the parent, or to whoever is left above it; then tell all who wait for it."""
     session = run.session.living()
-    await bring(session, result, announce=run.announce)
+    if run.waited and session is run.session and not session.sealed:
+        # It is a tool's answer: merged together with that answer, so that a crash between the two loses neither.
+        session.owed.append(result)
+    else:
+        await bring(session, result, announce=run.announce)
     tell(run.reply_to, result)
     run.session.settle(run, result)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from understudy.actors.control import ChildReport, KillReport
+    from understudy.actors.mind import Reply
     from understudy.actors.session import SessionActor
     from understudy.persistence import StoredTurn
     from understudy.protocol import Spawn, SubAgentResult, WorkingContext
@@ -47,7 +48,7 @@ class _Face:
 
     def next_context(self) -> str:
         """Exactly what the next model call gets besides the history; empty when there is nothing to say."""
-        return self._actor.context.render() or ""
+        return self._actor.aside()
 
     def transcript(self) -> list[StoredTurn]:
         """Everything that was said in this session, in order."""
@@ -58,6 +59,13 @@ class _Face:
 
     async def _spawn(self, spawn: Spawn) -> Any:
         return await self._actor.spawn(spawn, announce=bool(spawn.announce))
+
+    async def _prompt(self, text: str) -> Reply:
+        mind = self._actor.mind
+        if mind is None:
+            runner = self._actor.place.runner
+            raise TypeError(f"session {self.key} has no model: its runner {runner!r} is no ModelRunner")
+        return await mind.prompt(text)
 
     async def _kill(self, run_id: str, reason: str) -> KillReport:
         return await control.kill(self._actor, RunId(run_id), reason)
@@ -102,6 +110,10 @@ class Session(_Face):
         """Start a sub-agent; returns once that is durable, raises SpawnRejected where it is refused."""
         return RunHandle(self._do(self._spawn(spawn)), self._backstage)
 
+    def prompt(self, text: str) -> Reply:
+        """The answer of the session's own model, its tools and spawns included."""
+        return self._do(self._prompt(text))
+
     def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
         """End a run and everything below it; returns when all of it has ended."""
         return self._do(self._kill(run_id, reason))
@@ -138,6 +150,10 @@ class AsyncSession(_Face):
     async def spawn(self, spawn: Spawn) -> AsyncRunHandle:
         """Start a sub-agent; returns once that is durable, raises SpawnRejected where it is refused."""
         return AsyncRunHandle(await self._actor.spawn(spawn, announce=bool(spawn.announce)), self._backstage)
+
+    async def prompt(self, text: str) -> Reply:
+        """The answer of the session's own model, its tools and spawns included."""
+        return await self._prompt(text)
 
     async def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
         """End a run and everything below it; returns when all of it has ended."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from understudy.actors.endings import Ending
     from understudy.actors.session import SessionActor
     from understudy.actors.sub_agent import SubAgentActor
+    from understudy.actors.turns.exchange import Exchange
     from understudy.persistence import Commit
     from understudy.persistence.operations import Operation
     from understudy.protocol import RecentFile, RunId, SpawnPacket, SubAgentResult
@@ -56,6 +57,7 @@ class LiveRun:
         "dropped_files",
         "durable",
         "ending",
+        "exchange",
         "files",
         "generation",
         "granted",
@@ -80,6 +82,7 @@ class LiveRun:
         "tools",
         "unstored",
         "usage",
+        "waited",
     )
 
     def __init__(  # noqa: PLR0915 - a line a fact
@@ -110,6 +113,10 @@ class LiveRun:
         self.unstored: tuple[Operation, ...] = ()
         """What the store could not take so far; it goes with the end."""
         self.announce = False
+        self.waited = False
+        """Whether the result is somebody's tool answer, and so not narrated as well."""
+        self.exchange: Exchange | None = None
+        """Between its model's tool calls and their results, once it has called any."""
         self.is_follow_up = False
         self.idempotency_key: str | None = None
         self.digest: str | None = None
@@ -210,18 +217,18 @@ class LiveRun:
             limit = self.packet.max_steps
             self.end(failed("step_limit", f"{self.steps} steps are more than max_steps={limit} allows"))
 
-    def append(self, turn: Turn) -> None:
-        """Write a turn of the child's own history; `flush` waits for it."""
+    def append(self, *turns: Turn, also: Iterable[Operation] = ()) -> None:
+        """Write turns of the child's own history, and what belongs to them; `flush` waits for it."""
         now = self.backstage.now()
         key, run_id = self.packet.session_key, self.packet.run_id
-        turns = AppendTurns(key, now, (turn,), run_id)
+        said = AppendTurns(key, now, turns, run_id)
         progress = Progress(run_id, now, self.generation, self.usage, self.steps)
-        commit = self.backstage.store.transaction(turns, progress)
+        commit = self.backstage.store.transaction(said, progress, *also)
         if self._appended is None:
             self._appended = []
         elif len(self._appended) > 8:  # noqa: PLR2004 - often enough to stay short
             self._appended = [pair for pair in self._appended if not pair[0].done or pair[0].failed]
-        self._appended.append((commit, turns))
+        self._appended.append((commit, said))
 
     @property
     def unconfirmed(self) -> bool:

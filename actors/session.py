@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os.path
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from understudy.actors import control
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.endings import Ending
     from understudy.actors.live_run import Reply
+    from understudy.actors.mind import Mind
     from understudy.actors.tree import Tally
+    from understudy.actors.turns.exchange import Exchange
     from understudy.persistence.operations import Visibility
     from understudy.protocol.events import EventName, EventValue
     from understudy.protocol.spawn import ReplyTo
@@ -93,6 +97,13 @@ class SessionActor(LoopActor):
         self.stuck: set[RunId] = set()
         """Results that could not be delivered."""
         self.announcer = Announcer(self)
+        self.mind: Mind | None = None
+        """The session's own model, if its runner has one."""
+        self.own_exchange: Exchange | None = None
+        self.arrived: list[Turn] = []
+        """Narrative turns that were merged and not yet taken into a live history."""
+        self.owed: list[SubAgentResult] = []
+        """Results that a waiting tool call has, and that are merged with its answer."""
         self.sealed = False
         """Whether it is over: results that would come here go to whoever is above."""
         self._closing = False
@@ -149,8 +160,11 @@ class SessionActor(LoopActor):
 
     # -- the way of one spawn -------------------------------------------------------------------------
 
-    async def spawn(self, spawn: Spawn, *, announce: bool = False) -> LiveRun | RunId:
-        """Admit, make durable, start; gives the run once it is accepted, or the earlier one that this repeats."""
+    async def spawn(self, spawn: Spawn, *, announce: bool = False, waited: bool = False) -> LiveRun | RunId:
+        """Admit, make durable, start; gives the run once it is accepted, or the earlier one that this repeats.
+
+        A ``waited`` run's result is the answer of a tool, and is merged with that answer.
+        """
         accepted: asyncio.Future[LiveRun | RunId] = self.backstage.kernel.asyncio_loop.create_future()
 
         def reply(answer: LiveRun | RunId | Exception) -> None:
@@ -161,7 +175,7 @@ class SessionActor(LoopActor):
             else:
                 accepted.set_result(answer)
 
-        self._spawn(spawn, [reply], announce=announce)
+        self._spawn(spawn, [reply], announce=announce, waited=waited)
         return await accepted
 
     def _spawn_told(self, spawn: Spawn) -> None:
@@ -193,7 +207,7 @@ class SessionActor(LoopActor):
 
         return [reply]
 
-    def _spawn(self, spawn: Spawn, replies: list[Reply], *, announce: bool) -> None:
+    def _spawn(self, spawn: Spawn, replies: list[Reply], *, announce: bool, waited: bool = False) -> None:
         if self._closing:
             raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
         listeners = () if spawn.reply_to is None else (spawn.reply_to,)
@@ -209,6 +223,7 @@ class SessionActor(LoopActor):
             return
         run = LiveRun(packet, self, replies, now=now)
         run.announce = announce and spawn.mode == "background"
+        run.waited = waited
         run.reply_to = listeners
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
@@ -295,14 +310,21 @@ class SessionActor(LoopActor):
 
     async def merge(self, result: SubAgentResult) -> bool:
         """Working context, narrative turn and acknowledgement in one transaction; False if it was done before."""
+        exchange = self.exchange
+        if exchange is None:
+            return await self._merge(result)
+        # Between a model's tool calls and their results there is no place for anything else.
+        await exchange.over()
+        try:
+            return await self._merge(result)
+        finally:
+            exchange.arrived()
+
+    async def _merge(self, result: SubAgentResult) -> bool:
         store = self.backstage.store
-        # In memory first: several results on their way at once each build on the one before.
-        if result.recent_files:
-            self.context = self.context.merge([file.path for file in result.recent_files])
-        context = self.context
         note = Turn("user", narrate(result, tag_prefix=self.backstage.config.result_tag_prefix))
-        changed = None if context is self._stored_context else context
-        merge = MergeResult(result.run_id, self.key, self.backstage.now(), result.generation, changed, (note,))
+        merge = self._acknowledgement(result, (note,))
+        context = self.context
         try:
             (merged,) = await store.transaction(merge, point="merge")
         except StoreError:
@@ -315,9 +337,46 @@ class SessionActor(LoopActor):
             merged = True
         if merged:
             self._stored_context = context
+            if self.exchange is not None:
+                self.arrived.append(note)
         if self.owner is not None:
             self.owner.inherit_files(result.recent_files)
         return bool(merged)
+
+    def _acknowledgement(self, result: SubAgentResult, notes: tuple[Turn, ...]) -> MergeResult:
+        # In memory first: several results on their way at once each build on the one before.
+        if result.recent_files:
+            self.context = self.context.merge([file.path for file in result.recent_files])
+        changed = None if self.context is self._stored_context else self.context
+        return MergeResult(result.run_id, self.key, self.backstage.now(), result.generation, changed, notes)
+
+    def settle_debts(self) -> list[MergeResult]:
+        """What acknowledges the results that are tools' answers; to be committed with those answers."""
+        owed, self.owed = self.owed, []
+        for result in owed:
+            if self.owner is not None:
+                self.owner.inherit_files(result.recent_files)
+            self.delivered(result, announce=False)
+        return [self._acknowledgement(result, ()) for result in owed]
+
+    async def deliver_owed(self) -> None:
+        """The tool calls that asked for these will not be answered: they come as any other result."""
+        owed, self.owed = self.owed, []
+        for result in owed:
+            await bring(self.living(), result, announce=False)
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """Whether a model's tool calls wait for their results; None where no model has called any."""
+        return self.own_exchange if self.owner is None else self.owner.exchange
+
+    def touch(self, path: str) -> None:
+        """The session's own model used a file."""
+        self.context = self.context.add_recent_file(os.path.realpath(Path(self.place.cwd, path)))
+
+    def aside(self) -> str:
+        """What the next model call gets besides the history; empty when there is nothing to say."""
+        return self.context.render() or ""
 
     def delivered(self, result: SubAgentResult, *, announce: bool) -> None:
         """A result was merged just now."""
@@ -410,6 +469,8 @@ class SessionActor(LoopActor):
         await asyncio.shield(self._shutting)
 
     async def _shut(self, kind: Literal["parent_stopped", "host_stopped"]) -> None:
+        if self.own_exchange is not None:
+            self.own_exchange.end()  # nobody waits for a model that is not heard any more
         if kind == "host_stopped":
             await self._interrupt_resumable()
         words = "its session was closed" if kind == "parent_stopped" else "the host stopped"

@@ -2,5 +2,6 @@
 
 from understudy.actors.runners.contract import RunContext, Runner
 from understudy.actors.runners.function import AsyncFunctionContext, FunctionContext, FunctionRunner
+from understudy.actors.runners.model import ModelRunner
 
-__all__ = ["AsyncFunctionContext", "FunctionContext", "FunctionRunner", "RunContext", "Runner"]
+__all__ = ["AsyncFunctionContext", "FunctionContext", "FunctionRunner", "ModelRunner", "RunContext", "Runner"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from understudy.actors.errors import SessionClosedError
+from understudy.actors.turns.exchange import Exchange
 from understudy.protocol.model import Turn
+from understudy.protocol.runner import Said
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from understudy.actors.backstage import Backstage
     from understudy.actors.live_run import LiveRun
+    from understudy.actors.models.errors import ProviderError
+    from understudy.actors.session import SessionActor
     from understudy.protocol import RunId, Spawn, SpawnPacket
     from understudy.protocol.runner import RunnerEvent
 
@@ -54,7 +58,52 @@ class RunContext:
 
     def emit(self, event: RunnerEvent) -> None:
         """Tell something between two yields."""
-        self._run.take(event)
+        run = self._run
+        if isinstance(event, Said) and event.turn.tool_calls:
+            run.exchange = run.exchange or Exchange()
+            run.exchange.begin()
+        run.take(event)
+
+    def answer(self, turns: Sequence[Turn]) -> None:
+        """The tools' results, all of one exchange; results of children among them are acknowledged with it."""
+        run = self._run
+        if run.ending is None:
+            run.append(*turns, also=() if run.nested is None else run.nested.settle_debts())
+
+    async def flush(self) -> None:
+        """Return when every turn so far is durable."""
+        await self._run.flush()
+
+    async def boundary(self) -> list[Turn]:
+        """Between two model calls: new instructions, and results of this run's own children."""
+        run = self._run
+        arrived: list[Turn] = []
+        if run.exchange is not None:
+            run.exchange.end()
+            await run.exchange.settled()
+        if run.nested is not None:
+            arrived, run.nested.arrived = run.nested.arrived, []
+        return [*arrived, *(Turn("user", told) for told in self.steered())]
+
+    def aside(self) -> str:
+        """What the next model call gets besides the history."""
+        return "" if self._run.nested is None else self._run.nested.aside()
+
+    def own_session(self) -> SessionActor:
+        """The session this run's own children live under; made when the first one is wanted."""
+        return self._run.own_session()
+
+    @property
+    def deadline(self) -> float:
+        """When the run's time is up, in the clock's monotonic seconds."""
+        backstage, deadline = self._run.backstage, self._run.packet.deadline_at
+        assert deadline is not None, "a run that works has a deadline"
+        return backstage.clock.monotonic() + (deadline - backstage.now()) / 1000
+
+    def attempted(self, error: ProviderError | None) -> None:
+        """A call of the provider ended like this."""
+        packet = self._run.packet
+        self._run.backstage.attempted(packet.runner, packet.session_key, error)
 
     def steered(self) -> list[str]:
         """New instructions that came since the last call; put them before the model as the user's words."""

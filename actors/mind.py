@@ -1,0 +1,149 @@
+"""A session that thinks: its own turns, by the same loop as its children's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from understudy.actors.tools import Toolbox
+from understudy.actors.tools.context import ToolContext
+from understudy.actors.tools.subagents import sub_agent_tools
+from understudy.actors.turns.exchange import Exchange
+from understudy.actors.turns.history import closed
+from understudy.actors.turns.loop import Means, TurnLoop
+from understudy.persistence.operations import AppendTurns, SaveContext
+from understudy.protocol.model import Turn, UsageReport
+from understudy.protocol.runner import Said, Touched
+from understudy.protocol.usage import NO_USAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from understudy.actors.announcing import Results
+    from understudy.actors.runners.model import ModelRunner
+    from understudy.actors.session import SessionActor
+    from understudy.persistence import Commit
+    from understudy.protocol import Failure, Usage
+    from understudy.protocol.runner import RunnerEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a session's own model answered; with a failure it is as much of an answer as there is."""
+
+    output: str
+    usage: Usage = NO_USAGE
+    failure: Failure | None = None
+
+
+class Mind:
+    """The model behind a session, one conversation at a time."""
+
+    def __init__(self, session: SessionActor, runner: ModelRunner) -> None:
+        self._session = session
+        self._runner = runner
+        self._turn = asyncio.Lock()
+        self._history: list[Turn] | None = None
+        self._unconfirmed: list[Commit] = []
+        self._usage = NO_USAGE
+        self._exchange = session.own_exchange = Exchange()
+
+    async def prompt(self, text: str) -> Reply:
+        """The answer to ``text``, tools and spawns included. Prompts to one session wait for each other."""
+        async with self._turn:
+            history = await self._recall()
+            asked = Turn("user", text)
+            history.append(asked)
+            self.emit(Said(asked))
+            return await self._think(history)
+
+    async def wake(self, _results: Results) -> None:
+        """Think about what has come in; it is in the history already."""
+        async with self._turn:
+            await self._think(await self._recall())
+
+    async def _think(self, history: list[Turn]) -> Reply:
+        session, runner = self._session, self._runner
+        backstage, place = session.backstage, session.place
+        self._usage = NO_USAGE
+        means = Means(
+            model=runner.model,
+            toolbox=Toolbox(*runner.toolbox.tools, *sub_agent_tools(lambda: session)),
+            tools=ToolContext(place.cwd, place.workspace_dir, backstage.clock, backstage.kernel.pool.run),
+            clock=backstage.clock,
+            max_steps=backstage.config.max_steps,
+            system=runner.system,
+            approve=runner.approve,
+            on_attempt=lambda error: backstage.attempted(place.runner, session.key, error),
+        )
+        try:
+            final = await TurnLoop(means, self).run(history)
+        finally:
+            self._exchange.end()
+            if session.owed:
+                backstage.task(session.deliver_owed())
+        if final.output.strip():
+            answer = Turn("assistant", final.output)
+            history.append(answer)
+            self.emit(Said(answer))
+        await self.flush()
+        return Reply(final.output, self._usage, final.failure)
+
+    async def _recall(self) -> list[Turn]:
+        """The session's history, read once; a call that a crash cut off is closed for good."""
+        if self._history is None:
+            stored = self._session.backstage.store.transcripts.turns(self._session.key)
+            self._history, made_up = closed([each.turn for each in stored])
+            self._session.arrived.clear()
+            for turn in made_up:
+                self.emit(Said(turn))
+        self._history += self._take_arrived()
+        return self._history
+
+    def _take_arrived(self) -> list[Turn]:
+        arrived = list(self._session.arrived)
+        self._session.arrived.clear()
+        return arrived
+
+    # -- what the turn loop asks of whom it speaks for --------------------------------------------------
+
+    def emit(self, event: RunnerEvent) -> None:
+        """Store what was said, count what was used, remember what was touched."""
+        session = self._session
+        backstage = session.backstage
+        if isinstance(event, Said):
+            if event.turn.tool_calls:
+                self._exchange.begin()
+            self._unconfirmed.append(
+                backstage.store.transaction(AppendTurns(session.key, backstage.now(), (event.turn,)))
+            )
+        elif isinstance(event, UsageReport):
+            self._usage = self._usage + event.usage
+            session.tree.add(event.usage)
+        elif isinstance(event, Touched) and event.ok:
+            session.touch(event.path)
+            backstage.store.transaction(SaveContext(session.key, backstage.now(), session.context))
+
+    def answer(self, turns: Sequence[Turn]) -> None:
+        """The tools' results, all of one exchange; results of children among them are acknowledged with it."""
+        session, backstage = self._session, self._session.backstage
+        said = AppendTurns(session.key, backstage.now(), tuple(turns))
+        debts = session.settle_debts()
+        self._unconfirmed.append(backstage.store.transaction(said, *debts, point="merge" if debts else None))
+
+    async def flush(self) -> None:
+        """Wait until every turn so far is committed; a store that cannot take one fails the prompt."""
+        waiting, self._unconfirmed = self._unconfirmed, []
+        for commit in waiting:
+            await commit
+
+    async def boundary(self) -> list[Turn]:
+        """Let in what has settled meanwhile."""
+        self._exchange.end()
+        await self._exchange.settled()
+        return self._take_arrived()
+
+    def aside(self) -> str:
+        """The working context."""
+        return self._session.aside()
