@@ -14,9 +14,13 @@ def frame(text: str) -> str:
     Line breaks of every kind become real ones before the lines are marked, and characters that hide, reorder or
     erase text are dropped, so that what a person or a model sees is what is there.
     """
-    return "\n".join(f"{MARK}{_shown(line)}" for line in text.splitlines())
+    if text.isprintable():  # and so of one line: what most results are
+        return MARK + text
+    return "\n".join([MARK + _shown(line) for line in text.splitlines()])
 
 
 def _shown(line: str) -> str:
+    if line.isprintable():
+        return line
     # Cc: control, Cf: invisible and bidirectional marks, Cs: lone surrogates, Co: private use.
     return "".join(c for c in line if c == "\t" or unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co"})
