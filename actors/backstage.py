@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from understudy.actors.session import SessionActor
     from understudy.actors.watchdog import Watchdog
     from understudy.persistence import Ledger
-    from understudy.protocol import RuntimeConfig, SubAgentResult
+    from understudy.protocol import RuntimeConfig, Spawn, SubAgentResult
     from understudy.protocol.events import EventName, EventValue
 
 logger = logging.getLogger("understudy")
@@ -95,6 +95,11 @@ class Backstage:
         if self._results_root is None:
             return None
         return f"{self._results_root}/{session_key.file_name}/{run_id.file_name}.json"
+
+    def refusal(self, name: str, spawn: Spawn) -> str | None:
+        """Why a runner will not take this spawn; most have no say in it."""
+        refuse = getattr(self.runners[name], "refusal", None)
+        return None if refuse is None else refuse(spawn)
 
     def attempted(self, runner: str, agent: str, error: ProviderError | None) -> None:
         """A call of the provider behind ``runner`` ended like this."""

@@ -67,9 +67,10 @@ class Mind:
         session, runner = self._session, self._runner
         backstage, place = session.backstage, session.place
         self._usage = NO_USAGE
+        toolbox = Toolbox(*runner.toolbox.tools, *sub_agent_tools(lambda: session, lambda: toolbox.authority))
         means = Means(
             model=runner.model,
-            toolbox=Toolbox(*runner.toolbox.tools, *sub_agent_tools(lambda: session)),
+            toolbox=toolbox,
             tools=ToolContext(place.cwd, place.workspace_dir, backstage.clock, backstage.kernel.pool.run),
             clock=backstage.clock,
             max_steps=backstage.config.max_steps,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from understudy.actors.tree import run_budget
 from understudy.protocol import Rejection, SessionKey, SpawnPacket
+from understudy.protocol.authority import narrowed
 
 if TYPE_CHECKING:
     from understudy.actors.session import SessionActor
     from understudy.protocol import Spawn
+    from understudy.protocol.authority import Authority
 
 _AS_ASKED = (
     *("objective", "artifact_refs", "domain_knowledge", "expected_outputs", "env", "model", "cleanup", "spec_id"),
@@ -26,9 +28,15 @@ _LONGEST_AGENT = 80
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9._@+-]")
 
 
-def assemble(spawn: Spawn, session: SessionActor, *, now: int) -> SpawnPacket | Rejection:
-    """The packet, or why there cannot be one."""
+def assemble(
+    spawn: Spawn, session: SessionActor, *, now: int, authority: Authority | None = None
+) -> SpawnPacket | Rejection:
+    """The packet, or why there cannot be one. ``authority`` is that of the model which asks, if one does."""
     backstage, place = session.backstage, session.place
+    runner = spawn.runner or place.runner
+    why = backstage.refusal(runner, spawn)
+    if why is not None:
+        return Rejection(reason="not_allowed", message=why, current=runner)
     config, run_id = backstage.config, backstage.next_run_id()
     cwd = place.cwd if spawn.cwd is None else os.path.realpath(Path(place.cwd, spawn.cwd))
     if spawn.cwd is not None and session.owner is not None and not session.owner.may_touch(cwd):
@@ -54,8 +62,9 @@ def assemble(spawn: Spawn, session: SessionActor, *, now: int) -> SpawnPacket | 
         max_depth=config.max_spawn_depth,
         task=spawn.task,
         label=spawn.label or _label(spawn.task),
-        runner=spawn.runner or place.runner,
-        tool_groups=spawn.tool_groups if owner is None else _narrowed(spawn.tool_groups, owner.packet.tool_groups),
+        runner=runner,
+        tool_groups=spawn.tool_groups if owner is None else narrowed(spawn.tool_groups, owner.packet.tool_groups),
+        authority=authority if authority is not None or owner is None else owner.packet.authority,
         workspace_dir=place.workspace_dir,
         cwd=cwd,
         max_steps=max_steps,
@@ -79,10 +88,3 @@ def _label(task: str) -> str:
     """The task's first words, on one line; a task of invisible characters alone has none."""
     words = " ".join("".join(c if c.isprintable() else " " for c in task[: 4 * _LONGEST_LABEL]).split())
     return words or "untitled" if len(words) <= _LONGEST_LABEL else f"{words[: _LONGEST_LABEL - 1]}…"
-
-
-def _narrowed(asked: tuple[str, ...] | None, parents: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Groups only ever narrow: the child's are the parent's, or fewer."""
-    if asked is None or parents is None:
-        return parents if asked is None else asked
-    return tuple(group for group in asked if group in parents)

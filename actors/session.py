@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from understudy.actors.tree import Tally
     from understudy.actors.turns.exchange import Exchange
     from understudy.persistence.operations import Visibility
+    from understudy.protocol.authority import Authority
     from understudy.protocol.events import EventName, EventValue
     from understudy.protocol.spawn import ReplyTo
 
@@ -160,10 +161,13 @@ class SessionActor(LoopActor):
 
     # -- the way of one spawn -------------------------------------------------------------------------
 
-    async def spawn(self, spawn: Spawn, *, announce: bool = False, waited: bool = False) -> LiveRun | RunId:
+    async def spawn(
+        self, spawn: Spawn, *, announce: bool = False, waited: bool = False, authority: Authority | None = None
+    ) -> LiveRun | RunId:
         """Admit, make durable, start; gives the run once it is accepted, or the earlier one that this repeats.
 
-        A ``waited`` run's result is the answer of a tool, and is merged with that answer.
+        A ``waited`` run's result is the answer of a tool, and is merged with that answer. ``authority`` is of the
+        model that spawns; without one the host does, or a function, which hands down what it was given.
         """
         accepted: asyncio.Future[LiveRun | RunId] = self.backstage.kernel.asyncio_loop.create_future()
 
@@ -175,7 +179,7 @@ class SessionActor(LoopActor):
             else:
                 accepted.set_result(answer)
 
-        self._spawn(spawn, [reply], announce=announce, waited=waited)
+        self._spawn(spawn, [reply], announce=announce, waited=waited, authority=authority)
         return await accepted
 
     def _spawn_told(self, spawn: Spawn) -> None:
@@ -207,7 +211,15 @@ class SessionActor(LoopActor):
 
         return [reply]
 
-    def _spawn(self, spawn: Spawn, replies: list[Reply], *, announce: bool, waited: bool = False) -> None:
+    def _spawn(
+        self,
+        spawn: Spawn,
+        replies: list[Reply],
+        *,
+        announce: bool,
+        waited: bool = False,
+        authority: Authority | None = None,
+    ) -> None:
         if self._closing:
             raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
         listeners = () if spawn.reply_to is None else (spawn.reply_to,)
@@ -217,7 +229,7 @@ class SessionActor(LoopActor):
             return
         verdict = admit(spawn, self._standing(spawn))
         now = self.backstage.now()
-        packet = verdict if isinstance(verdict, Rejection) else assemble(spawn, self, now=now)
+        packet = verdict if isinstance(verdict, Rejection) else assemble(spawn, self, now=now, authority=authority)
         if isinstance(packet, Rejection):
             self.refuse(packet, replies, listeners)
             return

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from understudy.persistence._storable import document, storable
 from understudy.protocol import EndReason, RunId, SessionKey, Usage
+from understudy.protocol.authority import Authority
 from understudy.protocol.result import Condensation
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ _OUR_NAMES = frozenset(
     {
         *("type", "run_id", "parent_run_id", "session_key", "parent_session_key", "root_session_key"),
         *("agent_id", "runner", "end_reason", "kind", "failure.kind", "recent_files.provenance"),
-        *("cleanup", "restart"),
+        *("cleanup", "restart", "authority.tools", "authority.ask_first"),
     }
 )
 # What is validated as one line when it is read again, and so must not grow beyond the longest.
@@ -167,7 +168,7 @@ _OUR_LINES = frozenset(
 _LONGEST_LINE = 4096
 
 # What holds no text, or an identifier that must stay what it is: nearly all of a message.
-_HARMLESS = frozenset({int, float, bool, RunId, SessionKey, EndReason, Usage, Condensation})
+_HARMLESS = frozenset({int, float, bool, RunId, SessionKey, EndReason, Usage, Condensation, Authority})
 
 # A shorter registered value would redact ordinary words.
 _SHORTEST_VALUE = 4

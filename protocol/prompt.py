@@ -35,15 +35,19 @@ _NOT_A_LEAF = """\
 You can start sub-agents for parts that stand alone. They know only what you tell them and what you have said so far."""
 
 
-def system_prompt(packet: SpawnPacket, *, own: str | None = None) -> str:
-    """The system role's part: trusted words only. ``own`` is what the host says to all children of a runner."""
+def system_prompt(packet: SpawnPacket, *, own: str | None = None, may_spawn: bool = True) -> str:
+    """The system role's part: trusted words only. ``own`` is what the host says to all children of a runner.
+
+    ``may_spawn`` says whether the child has the tools for it; a leaf may not in any case.
+    """
     role = _RESUMABLE if packet.cleanup == "keep" else _EPHEMERAL
     place = [f"Working directory: {packet.cwd}"]
     if packet.workspace_dir != packet.cwd:
         place.append(f"Workspace: {packet.workspace_dir}")
     if packet.graph_shared_dir is not None:
         place.append(f"Shared with the other nodes of your graph: {packet.graph_shared_dir}")
-    parts = [role, "## Workspace\n" + "\n".join(place), _RULES, _FORMAT, _LEAF if packet.is_leaf else _NOT_A_LEAF]
+    spawning = _NOT_A_LEAF if may_spawn and not packet.is_leaf else _LEAF
+    parts = [role, "## Workspace\n" + "\n".join(place), _RULES, _FORMAT, spawning]
     if own is not None:
         parts.insert(0, own)
     return "\n\n".join(parts)

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from understudy.protocol._edge import EDGE, PrintableLine, PrintableText
+from understudy.protocol.authority import Authority
 from understudy.protocol.ids import Made, RunId, SessionKey
 
 ParentHistory = Literal["none", "summary"]
@@ -131,6 +132,7 @@ class SpawnPacket(BaseModel):
     artifact_refs: tuple[PrintableLine, ...] = ()
     domain_knowledge: tuple[PrintableText, ...] = ()
     tool_groups: tuple[PrintableLine, ...] | None = None
+    authority: Authority | None = None
     expected_outputs: tuple[PrintableLine, ...] = ()
     parent_summary: PrintableText | None = None
     inherited_context: PrintableText | None = None

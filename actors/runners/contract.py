@@ -27,6 +27,9 @@ class Runner(Protocol):
 
     An async generator method fits: yield events as they happen, a `Final` last. Cancellation arrives as
     ``asyncio.CancelledError``; what is yielded after the run has ended is dropped.
+
+    A runner may also have ``refusal(spawn) -> str | None``: asked before a spawn is accepted, it says in one sentence
+    why it cannot be, and what to do instead.
     """
 
     def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:

@@ -9,6 +9,8 @@ from understudy.actors.tools.context import ToolContext
 from understudy.actors.tools.subagents import GROUP, sub_agent_tools
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
+from understudy.protocol._explain import nearest
+from understudy.protocol.authority import within
 from understudy.protocol.model import Turn
 from understudy.protocol.prompt import brief, system_prompt
 from understudy.protocol.runner import Said
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from understudy.actors.runners.contract import RunContext
     from understudy.actors.tools import Tool
     from understudy.actors.turns.loop import Approve
-    from understudy.protocol import SpawnPacket
+    from understudy.protocol import Spawn, SpawnPacket
     from understudy.protocol.model import Model
     from understudy.protocol.runner import RunnerEvent
 
@@ -48,21 +50,35 @@ class ModelRunner:
         self.system = system
         self.approve = approve
 
+    def refusal(self, spawn: Spawn) -> str | None:
+        """Why ``spawn`` cannot be taken: a tool group that its child could never have."""
+        groups = (*self.toolbox.groups, GROUP)
+        for asked in spawn.tool_groups or ():
+            if not any(within(group, asked) for group in groups):
+                known = ", ".join(map(repr, groups))
+                return f"there is no tool group {asked!r}{nearest(asked, groups)}: choose from {known}"
+        return None
+
+    def _toolbox(self, packet: SpawnPacket, context: RunContext) -> Toolbox:
+        """What the child has: no more than its groups, and than whoever spawned it."""
+        # A leaf has no tools to spawn with, whatever its groups say.
+        delegation = () if packet.is_leaf else sub_agent_tools(context.own_session, lambda: toolbox.authority)
+        toolbox = Toolbox(*self.toolbox.tools, *delegation)
+        if packet.tool_groups is not None:
+            toolbox = toolbox.only(packet.tool_groups)
+        toolbox = toolbox.bounded(packet.authority)
+        return toolbox
+
     async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
         """The child's turns, from where its history stands."""
-        # A leaf has no tools to spawn with, whatever its groups say.
-        tools = () if packet.is_leaf else sub_agent_tools(context.own_session)
-        groups = packet.tool_groups
-        if groups is not None and packet.is_leaf:
-            groups = tuple(group for group in groups if group != GROUP)
-        toolbox = Toolbox(*self.toolbox.tools, *tools).narrow(groups)
+        toolbox = self._toolbox(packet, context)
         means = Means(
             model=self.model,
             toolbox=toolbox,
             tools=ToolContext(packet.cwd, packet.workspace_dir, context.backstage.clock, context.blocking),
             clock=context.backstage.clock,
             max_steps=packet.max_steps,
-            system=system_prompt(packet, own=self.system),
+            system=system_prompt(packet, own=self.system, may_spawn=toolbox.get("sessions_spawn") is not None),
             model_name=packet.model,
             deadline=context.deadline,
             approve=self.approve,

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.tool import Tool
     from understudy.protocol import SubAgentResult
+    from understudy.protocol.authority import Authority
 
 GROUP = "subagents"
 
 
 def sub_agent_tools(  # noqa: C901 - three small functions around one variable
     session_of: Callable[[], SessionActor],
+    authority_of: Callable[[], Authority],
 ) -> tuple[Tool, ...]:
-    """The tools of one agent; ``session_of`` gives the session its children live under, once one is wanted."""
+    """The tools of one agent; ``session_of`` gives the session its children live under, once one is wanted.
+
+    ``authority_of`` tells what the agent has itself: its children get no more.
+    """
 
     @tool(group=GROUP, paths=())
     async def sessions_spawn(
@@ -54,7 +59,7 @@ def sub_agent_tools(  # noqa: C901 - three small functions around one variable
             cleanup="keep" if keep else "delete",
         )
         try:
-            run = await session.spawn(spawn, announce=not wait, waited=wait)
+            run = await session.spawn(spawn, announce=not wait, waited=wait, authority=authority_of())
         except SpawnRejected as refused:
             raise ToolError(f"not started ({refused.rejection.reason}): {refused.rejection.message}") from None
         if isinstance(run, str):

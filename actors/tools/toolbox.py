@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from understudy.actors.tools.outcome import ToolOutcome
 from understudy.protocol._explain import nearest
+from understudy.protocol.authority import Authority, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,12 +65,34 @@ class Toolbox:
             return self
         wanted = list(groups)
         for group in wanted:
-            if not any(_within(tool.group, group) for tool in self.tools):
+            if not any(within(tool.group, group) for tool in self.tools):
                 allowed = ", ".join(self.groups) or "none: this agent has no tools"
                 raise ToolGroupError(
                     f"tool group {group!r} is not among this agent's{nearest(group, self.groups)}: it has {allowed}"
                 )
-        return Toolbox(*(tool for tool in self.tools if any(_within(tool.group, group) for group in wanted)))
+        return self.only(wanted)
+
+    def only(self, groups: Iterable[str]) -> Toolbox:
+        """The tools of these groups, as far as there are any."""
+        wanted = list(groups)
+        return Toolbox(*(tool for tool in self.tools if any(within(tool.group, group) for group in wanted)))
+
+    def bounded(self, authority: Authority | None) -> Toolbox:
+        """Only what ``authority`` has too, under its conditions; None is a host's, which has everything."""
+        if authority is None:
+            return self
+        return Toolbox(
+            *(
+                replace(tool, approval=True) if tool.name in authority.ask_first else tool
+                for tool in self.tools
+                if tool.name in authority.tools
+            )
+        )
+
+    @property
+    def authority(self) -> Authority:
+        """What whoever works with this box may hand down."""
+        return Authority(tuple(self._tools), tuple(tool.name for tool in self.tools if tool.approval))
 
     async def call(self, name: str, arguments: JsonObject, context: ToolContext) -> ToolOutcome:
         """Run the tool of this name; that there is none is an outcome too, naming the nearest there is."""
@@ -78,7 +102,3 @@ class Toolbox:
             message = f"there is no tool {name[:100]!r}{nearest(name[:100], self._tools)}: the tools here are {known}"
             return ToolOutcome(message, is_error=True)
         return await tool.call(arguments, context)
-
-
-def _within(group: str, wanted: str) -> bool:
-    return group == wanted or group.startswith(f"{wanted}:")
