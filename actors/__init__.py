@@ -5,7 +5,7 @@ from understudy.actors._kernel.exits import ActorExited, HandlerEscapedError
 from understudy.actors.clock import Clock, SystemClock
 from understudy.actors.config_file import load_config
 from understudy.actors.control import ChildReport, KillReport
-from understudy.actors.errors import SessionBusy, SessionClosedError, SteerError, UnknownRunError
+from understudy.actors.errors import NotSentError, SessionBusy, SessionClosedError, SteerError, UnknownRunError
 from understudy.actors.faces import AsyncSession, Session
 from understudy.actors.handles import AsyncRunHandle, RunHandle
 from understudy.actors.runners import FunctionRunner, ModelRunner, Runner
@@ -25,6 +25,7 @@ __all__ = [
     "LoopActor",
     "MessageActor",
     "ModelRunner",
+    "NotSentError",
     "RunHandle",
     "Runner",
     "Runtime",

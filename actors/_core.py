@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from understudy.actors.events import Subscription
     from understudy.actors.hooks import OnEnded, PrepareSpawn
     from understudy.actors.runners.contract import Runner
+    from understudy.actors.sending import MaySend
     from understudy.persistence import Commit, DeadLetterRecord, Ledger, Page, RunRecord
     from understudy.persistence.operations import Visibility
     from understudy.protocol import Event
@@ -76,13 +77,15 @@ class Core:
         secrets: Iterable[str] = (),
         results_dir: Path | None = None,
         commit_hook: CommitHook | None = None,
+        may_send: MaySend | None = None,
     ) -> None:
         """``store`` is the database's path; without one it is a private temporary file, gone at exit.
 
         ":memory:" keeps everything in memory and nothing after it: for hosts that want speed and no history.
         ``runners`` do the work, by name; ``secrets`` are values that are never written; ``results_dir`` is by
         default the folder ``results`` beside the database; ``commit_hook`` is for tests (see
-        `understudy.actors.testing.CrashPoint`).
+        `understudy.actors.testing.CrashPoint`). ``may_send`` decides what may be said to which session, before the
+        configuration's ``send_rules`` do; it must not block.
         """
         self.config = config or RuntimeConfig()
         self.clock: Clock = clock or SystemClock()
@@ -94,6 +97,7 @@ class Core:
         )
         self._runners = dict(runners or {})
         self._hooks = Hooks(prepare_spawn, on_ended)
+        self._may_send = may_send
         self._backstage: Backstage
 
     # -- beginning and end ----------------------------------------------------------------------------
@@ -109,6 +113,7 @@ class Core:
             runners=self._runners,
             hooks=self._hooks,
             host=incarnation(),
+            may_send=self._may_send,
         )
         now, pid = backstage.now(), os.getpid()
         await backstage.store.transaction(op.HostStarted(backstage.host, pid, process_started(pid), now))

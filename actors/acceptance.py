@@ -15,6 +15,7 @@ from understudy.protocol.model import Turn
 if TYPE_CHECKING:
     from understudy.actors.hooks import Rollback
     from understudy.actors.live_run import LiveRun
+    from understudy.persistence.operations import Operation
 
 logger = logging.getLogger("understudy")
 
@@ -26,7 +27,9 @@ async def accept(run: LiveRun) -> bool:
     if backstage.hooks.prepare_spawn is not None:
         rollback = await call_hook(backstage.kernel, backstage.hooks.prepare_spawn, packet)
         backstage.emit("session:sub_agent_spawn_prepared", run)
-    task = Turn("user", packet.task)
+    # A follow-up that waits for its child is said when the child is free: not in the middle of what it does now.
+    waits = run.is_follow_up and run.granted is not None
+    said = () if waits else (AppendTurns(packet.session_key, run.accepted_at, (task_of(run),), packet.run_id),)
     try:
         await backstage.store.transaction(
             OpenSession(
@@ -52,7 +55,7 @@ async def accept(run: LiveRun) -> bool:
                 digest=run.digest,
                 started=run.granted is None,
             ),
-            AppendTurns(packet.session_key, run.accepted_at, (task,), packet.run_id),
+            *said,
             point="accept",
         )
     except Exception as error:  # noqa: BLE001 - a commit hook may raise anything
@@ -62,6 +65,11 @@ async def accept(run: LiveRun) -> bool:
     run.durable = True
     _acknowledge(run)
     return True
+
+
+def task_of(run: LiveRun) -> Turn:
+    """What the run is told first."""
+    return Turn("user", run.packet.task)
 
 
 def _committed(run: LiveRun) -> bool:
@@ -110,13 +118,17 @@ async def start_queued(run: LiveRun) -> bool:
     now = backstage.now()
     run.started_at = now
     run.packet = packet.model_copy(update={"deadline_at": now + packet.timeout_ms})
-    start = StartRun(packet.run_id, now, backstage.host, run.generation, run.packet.deadline_at)
+    start: tuple[Operation, ...] = (
+        StartRun(packet.run_id, now, backstage.host, run.generation, run.packet.deadline_at),
+    )
+    if run.is_follow_up:
+        start += (AppendTurns(packet.session_key, now, (task_of(run),), packet.run_id),)
     try:
-        await backstage.store.transaction(start)
+        await backstage.store.transaction(*start)
     except StoreError:
         # The acceptance is durable, so the run goes on; its end will say when it began.
         logger.warning("the start of run %s could not be stored yet", packet.run_id, exc_info=True)
-        run.unstored += (start,)
+        run.unstored += start
     if run.ending is not None:
         return False
     backstage.emit("session:sub_agent_started", run)

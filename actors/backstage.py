@@ -15,6 +15,7 @@ from understudy.protocol import Event, RunId, SessionKey
 
 if TYPE_CHECKING:
     import asyncio
+    from collections import deque
     from collections.abc import Coroutine, Mapping
 
     from understudy.actors._kernel.loop import ActorLoop
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from understudy.actors.models.errors import ProviderError
     from understudy.actors.roster import Roster
     from understudy.actors.runners.contract import Runner
+    from understudy.actors.sending import MaySend
     from understudy.actors.session import SessionActor
     from understudy.actors.watchdog import Watchdog
     from understudy.persistence import Ledger
     from understudy.protocol import RuntimeConfig, Spawn, SubAgentResult
     from understudy.protocol.events import EventName, EventValue
+    from understudy.protocol.model import Turn
 
 logger = logging.getLogger("understudy")
 
@@ -47,6 +50,7 @@ class Backstage:
         runners: Mapping[str, Runner],
         hooks: Hooks,
         host: str,
+        may_send: MaySend | None = None,
     ) -> None:
         self.clock = clock
         self.config = config
@@ -55,6 +59,7 @@ class Backstage:
         self.runners = runners
         self.hooks = hooks
         self.host = host
+        self.may_send = may_send
         self.bus = EventBus()
         self.live: dict[RunId, LiveRun] = {}
         """Runs without a committed end, of this process."""
@@ -64,6 +69,8 @@ class Backstage:
         """Children that hold a slot, in the whole runtime."""
         self.hungry: dict[Roster, None] = {}
         """Rosters with a queue, those that wait longest first."""
+        self.lines: dict[SessionKey, deque[LiveRun]] = {}
+        """Follow-ups that wait for their busy child, the first one first."""
         self.stranded: dict[RunId, SessionKey] = {}
         """Results that could be neither merged nor set aside, and for whom they are."""
         self.closing = False
@@ -95,6 +102,10 @@ class Backstage:
         if self._results_root is None:
             return None
         return f"{self._results_root}/{session_key.file_name}/{run_id.file_name}.json"
+
+    def history_of(self, session_key: SessionKey) -> tuple[Turn, ...]:
+        """Everything that was said in a session, for whoever goes on with it."""
+        return tuple(stored.turn for stored in self.store.transcripts.turns(session_key))
 
     def refusal(self, name: str, spawn: Spawn) -> str | None:
         """Why a runner will not take this spawn; most have no say in it."""

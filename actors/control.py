@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from understudy.actors.endings import killed
 from understudy.actors.errors import SteerError, UnknownRunError
+from understudy.actors.sending import admitted
 from understudy.persistence.operations import CompleteSession, RequestCancel
 from understudy.protocol import EndReason, RunId, SessionKey, SubAgentResult, Usage
 
@@ -118,6 +119,9 @@ def steer(session: SessionActor, run_id: RunId, message: str) -> None:
     run = next((run for run in owned(session, run_id) if run.packet.run_id == run_id), None)
     if run is None or run.ending is not None:
         raise SteerError(f"run {run_id} has ended: follow up, or spawn another")
+    if run.queued and run.is_follow_up:
+        raise SteerError(f"run {run_id} has not begun: its sub-agent is still at work on what it was told before")
+    message = admitted(session.backstage, session.key, run.packet.session_key, message)
     now = session.backstage.clock.monotonic()
     if run.steered_at is not None and now - run.steered_at < STEER_EVERY_SECONDS:
         raise SteerError(f"run {run_id} was steered less than {STEER_EVERY_SECONDS:g} s ago: wait a moment")
@@ -175,13 +179,17 @@ def children(session: SessionActor) -> list[ChildReport]:
 async def release(session: SessionActor, session_key: SessionKey) -> bool:
     """Let a kept child go, ending what it still does; answers whether it was there to be released."""
     backstage = session.backstage
-    runs = backstage.store.runs.find(session_key=session_key, limit=1).items
+    runs = backstage.store.runs.find(session_key=session_key).items
     unknown = UnknownRunError(f"session {session_key!r} is not one of this session's sub-agents")
     if not runs:
         raise unknown
     try:
-        await kill(session, runs[0].run_id, "released")
+        owned(session, runs[0].run_id)
     except UnknownRunError:
         raise unknown from None  # a stranger's: its run is not to be named
+    # First, so that nothing more is said to it while its last words are waited for.
     (first,) = await backstage.store.transaction(CompleteSession(session_key, backstage.now()))
+    # The last one first: a follow-up that waits must not begin because the run before it is ended.
+    for run in [run for run in reversed(backstage.live.values()) if run.packet.session_key == session_key]:
+        await kill(session, run.packet.run_id, "released")
     return bool(first)

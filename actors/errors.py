@@ -19,5 +19,9 @@ class SessionBusy(RuntimeError):  # noqa: N818 - the name hosts write, fixed by 
         self.holder = holder
 
 
+class NotSentError(RuntimeError):
+    """Nothing was said to the session: the send policy is against it, or it cannot listen; the message says which."""
+
+
 class SteerError(RuntimeError):
     """The run cannot be steered now; the message says why."""

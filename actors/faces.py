@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from understudy.actors import control
 from understudy.actors.clock import within
+from understudy.actors.follow_ups import follow_up, reply_within
 from understudy.actors.handles import AsyncRunHandle, RunHandle
-from understudy.protocol import RunId, SessionKey
+from understudy.actors.sending import admitted
+from understudy.protocol import FollowUp, RunId, SessionKey, SubAgentResult
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -15,10 +17,11 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from understudy.actors.control import ChildReport, KillReport
+    from understudy.actors.live_run import LiveRun
     from understudy.actors.mind import Reply
     from understudy.actors.session import SessionActor
     from understudy.persistence import StoredTurn
-    from understudy.protocol import Spawn, SubAgentResult, WorkingContext
+    from understudy.protocol import Spawn, WorkingContext
 
 T = TypeVar("T")
 
@@ -65,7 +68,12 @@ class _Face:
         if mind is None:
             runner = self._actor.place.runner
             raise TypeError(f"session {self.key} has no model: its runner {runner!r} is no ModelRunner")
-        return await mind.prompt(text)
+        return await mind.prompt(admitted(self._backstage, None, self.key, text))
+
+    async def _follow_up(self, session_key: str, message: str, wait: float) -> SubAgentResult | LiveRun:
+        asked = FollowUp(session_key=SessionKey(session_key), message=message, wait=wait)
+        run = await follow_up(self._actor, asked)
+        return (await reply_within(self._actor, run, wait) if wait else None) or run
 
     async def _kill(self, run_id: str, reason: str) -> KillReport:
         return await control.kill(self._actor, RunId(run_id), reason)
@@ -114,6 +122,14 @@ class Session(_Face):
         """The answer of the session's own model, its tools and spawns included."""
         return self._do(self._prompt(text))
 
+    def follow_up(self, session_key: str, message: str, *, wait: float = 0.0) -> SubAgentResult | RunHandle:
+        """Say more to a kept child: its reply if that comes within ``wait`` seconds, else a handle on its run.
+
+        Raises NotSentError where it cannot listen, and SpawnRejected where a spawn would be refused.
+        """
+        answer = self._do(self._follow_up(session_key, message, wait))
+        return answer if isinstance(answer, SubAgentResult) else RunHandle(answer, self._backstage)
+
     def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
         """End a run and everything below it; returns when all of it has ended."""
         return self._do(self._kill(run_id, reason))
@@ -154,6 +170,14 @@ class AsyncSession(_Face):
     async def prompt(self, text: str) -> Reply:
         """The answer of the session's own model, its tools and spawns included."""
         return await self._prompt(text)
+
+    async def follow_up(self, session_key: str, message: str, *, wait: float = 0.0) -> SubAgentResult | AsyncRunHandle:
+        """Say more to a kept child: its reply if that comes within ``wait`` seconds, else a handle on its run.
+
+        Raises NotSentError where it cannot listen, and SpawnRejected where a spawn would be refused.
+        """
+        answer = await self._follow_up(session_key, message, wait)
+        return answer if isinstance(answer, SubAgentResult) else AsyncRunHandle(answer, self._backstage)
 
     async def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
         """End a run and everything below it; returns when all of it has ended."""

@@ -94,8 +94,7 @@ class Mind:
     async def _recall(self) -> list[Turn]:
         """The session's history, read once; a call that a crash cut off is closed for good."""
         if self._history is None:
-            stored = self._session.backstage.store.transcripts.turns(self._session.key)
-            self._history, made_up = closed([each.turn for each in stored])
+            self._history, made_up = closed(self._session.backstage.history_of(self._session.key))
             self._session.arrived.clear()
             for turn in made_up:
                 self.emit(Said(turn))

@@ -166,7 +166,8 @@ async def _take_over(session: SessionActor, record: RunRecord, *, queued: bool) 
     run.usage, run.steps = record.usage, record.steps
     run.tally.add(backstage.store.runs.usage_below(packet.session_key) + record.usage)
     run.inherit_files(_touched(backstage, record))
-    run.history = tuple(stored.turn for stored in backstage.store.transcripts.turns(packet.session_key))
+    if not queued:
+        run.history = backstage.history_of(packet.session_key)
     if not queued:
         await recover_below(run)
     session.begin(run, queued=queued)

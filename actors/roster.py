@@ -22,6 +22,7 @@ class Roster:
         """Without a result that has arrived; includes the unfinished."""
         self.running = 0
         self.queue: deque[LiveRun] = deque()
+        """Waiting for a slot; who waits for its own child to be free stands in ``backstage.lines``."""
 
     def enter(self, run: LiveRun, *, queued: bool) -> None:
         """A run begins: at once, or when there is a slot."""
@@ -31,8 +32,9 @@ class Roster:
             run.queued = True
             run.granted = backstage.kernel.asyncio_loop.create_future()
             run.started_at = None
-            self.queue.append(run)
-            backstage.hungry[self] = None
+            if run.is_follow_up and self._line_up(run):
+                return
+            self._queue(run)
         elif run.packet.graph is None:
             self._occupy(1)
 
@@ -45,28 +47,65 @@ class Roster:
         backstage.watchdog.forget(run)
         if run.queued:
             run.queued = False
-            self.queue.remove(run)
-        elif run.packet.graph is None:
+            if run in self.queue:
+                self.queue.remove(run)
+            else:
+                backstage.lines[run.packet.session_key].remove(run)
+            return
+        if run.packet.graph is None:
             self._occupy(-1)
+        if backstage.lines:
+            self._call_next(run)
+        if run.packet.graph is None:
             # First come, first served, also between sessions where the runtime as a whole is full.
             for roster in tuple(backstage.hungry):
                 roster.grant()
 
     def grant(self) -> None:
         """Let those who wait start, as far as there is room."""
-        config = self._backstage.config
-        total = config.max_total_children
-        while self.queue and self.running < config.max_children_per_agent:
-            if total is not None and self._backstage.running >= total:
-                return
-            run = self.queue.popleft()
-            self._occupy(1)
-            run.queued = False
-            assert run.granted is not None
-            if not run.granted.done():  # cancelled with its actor otherwise
-                run.granted.set_result(None)
+        while self.queue and self._has_room():
+            self._start(self.queue.popleft())
         if not self.queue:
             self._backstage.hungry.pop(self, None)
+
+    def _line_up(self, run: LiveRun) -> bool:
+        """Wait behind the child's own earlier runs, if it has any: one child does one thing at a time."""
+        backstage, key = self._backstage, run.packet.session_key
+        if not any(other.packet.session_key == key for other in backstage.live.values() if other is not run):
+            return False
+        backstage.lines.setdefault(key, deque()).append(run)
+        return True
+
+    def _call_next(self, run: LiveRun) -> None:
+        """The child is free: the next thing it was told takes the place of the one before."""
+        line = self._backstage.lines.get(run.packet.session_key)
+        if line:
+            follower = line.popleft()
+            roster = follower.session.roster
+            if follower.packet.graph is not None or roster._has_room():  # noqa: SLF001 - the same class
+                roster._start(follower)  # noqa: SLF001
+            else:
+                roster._queue(follower)  # noqa: SLF001
+        elif line is not None:
+            del self._backstage.lines[run.packet.session_key]
+
+    def _queue(self, run: LiveRun) -> None:
+        self.queue.append(run)
+        self._backstage.hungry[self] = None
+        self._backstage.watchdog.watch_queued(run)
+
+    def _has_room(self) -> bool:
+        config, running = self._backstage.config, self._backstage.running
+        total = config.max_total_children
+        return self.running < config.max_children_per_agent and (total is None or running < total)
+
+    def _start(self, run: LiveRun) -> None:
+        if run.packet.graph is None:
+            self._occupy(1)
+        run.queued = False
+        assert run.granted is not None
+        if not run.granted.done():  # cancelled with its actor otherwise
+            run.granted.set_result(None)
 
     def _occupy(self, slots: int) -> None:
         self.running += slots

@@ -18,6 +18,7 @@ from understudy.actors.conclusion import conclude
 from understudy.actors.delivery import bring, tell
 from understudy.actors.endings import killed
 from understudy.actors.errors import SessionClosedError, UnknownRunError
+from understudy.actors.follow_ups import follow_up, reply_within
 from understudy.actors.idempotency import SeenKeys
 from understudy.actors.live_run import LiveRun
 from understudy.actors.packets import assemble, child_prefix
@@ -28,6 +29,7 @@ from understudy.persistence.operations import CompleteSession, MergeResult, Rele
 from understudy.protocol import (
     Accepted,
     Event,
+    FollowUp,
     InvalidMessageError,
     Kill,
     Rejection,
@@ -131,6 +133,8 @@ class SessionActor(LoopActor):
         known = parse_message(message)
         if isinstance(known, Spawn):
             return self._spawn_told(known)
+        if isinstance(known, FollowUp):
+            return self._later(self._follow_up_told(known))
         if isinstance(known, Kill):
             return self._later(control.kill(self, known.run_id, known.reason))
         if isinstance(known, Steer):
@@ -193,6 +197,13 @@ class SessionActor(LoopActor):
             for reply in replies:
                 reply(error)
 
+    async def _follow_up_told(self, message: FollowUp) -> Accepted | SubAgentResult:
+        """A follow-up that came by message: the reply, if it is wanted and comes in time."""
+        run = await follow_up(self, message, announce=bool(message.announce))
+        result = await reply_within(self, run, message.wait) if message.wait else None
+        packet = run.packet
+        return result or Accepted(run_id=packet.run_id, session_key=packet.session_key, queued=run.queued)
+
     def _replies(self) -> list[Reply]:
         """The answer to a spawn that came by message."""
         future = self.take_reply()
@@ -227,7 +238,7 @@ class SessionActor(LoopActor):
         if known is not None:
             self._answer_known(known, replies, listeners)
             return
-        verdict = admit(spawn, self._standing(spawn))
+        verdict = admit(spawn, self.standing(spawn))
         now = self.backstage.now()
         packet = verdict if isinstance(verdict, Rejection) else assemble(spawn, self, now=now, authority=authority)
         if isinstance(packet, Rejection):
@@ -243,11 +254,10 @@ class SessionActor(LoopActor):
     def begin(self, run: LiveRun, *, queued: bool) -> None:
         """Give the run its place and its actor, which does the rest."""
         self.roster.enter(run, queued=queued)
-        if queued:
-            self.backstage.watchdog.watch_queued(run)
         self.backstage.kernel.start_unaddressed(SubAgentActor, run)
 
-    def _standing(self, spawn: Spawn) -> Standing:
+    def standing(self, spawn: Spawn) -> Standing:
+        """Everything that admission asks about."""
         tallies: tuple[Tally, ...] = (self.tree,)
         run = self.owner
         while run is not None:
@@ -421,6 +431,9 @@ class SessionActor(LoopActor):
         packet = run.packet
         place = Place(packet.agent_id, self.place.visibility, packet.workspace_dir, packet.cwd, packet.runner)
         context = WorkingContext(project_dir=packet.cwd, max_files=self.backstage.config.recent_files_max)
+        if run.is_follow_up:
+            kept = self.backstage.store.sessions.working_context(packet.session_key)
+            context = context if kept is None else context.merge(reversed(kept.recent_files))
         nested = actor_of(
             self.backstage.kernel.start(NestedSession, self.backstage, packet.session_key, place, context, self.tree)
         )
@@ -454,7 +467,8 @@ class SessionActor(LoopActor):
         if self.sealed and self.owner is not None and not self.roster.unsettled and not self.fostered:
             above = self.owner.session
             above.fostered.pop(self, None)
-            self.backstage.sessions.pop(self.key, None)
+            if self.backstage.sessions.get(self.key) is self:  # else a follow-up has opened it anew
+                del self.backstage.sessions[self.key]
             self._part()
             above._leave_if_done()  # noqa: SLF001 - the same class
 

@@ -15,6 +15,7 @@ from understudy.actors.acceptance import accept, start_queued
 from understudy.actors.conclusion import conclude
 from understudy.actors.endings import crashed, failed, finished
 from understudy.actors.runners.contract import RunContext
+from understudy.persistence.operations import AppendTurns
 from understudy.protocol.runner import Final
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class SubAgentActor(LoopActor):
         run, packet = self.run, self.run.packet
         if packet.graph_shared_dir is not None:
             os.makedirs(packet.graph_shared_dir, mode=0o700, exist_ok=True)  # noqa: PTH103 - Path ignores the mode of parents
+        if run.is_follow_up and not run.history:
+            unstored = [said for said in run.unstored if isinstance(said, AppendTurns)]
+            run.history = run.backstage.history_of(packet.session_key)
+            run.history += tuple(turn for said in unstored for turn in said.turns)
         runner = run.backstage.runners[packet.runner]
         return runner.run(packet, RunContext(run))
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CondensationStrategy = Literal["auto", "always", "never"]
 
+SendRule = Annotated[str, Field(pattern=r"^(?:allow|deny) \S+$")]
+"""``allow PREFIX`` or ``deny PREFIX`` of session keys; the longest prefix that fits decides."""
 AtLeastOne = Annotated[int, Field(ge=1)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Money = Annotated[float, Field(gt=0)]
@@ -83,6 +85,8 @@ class RuntimeConfig(BaseModel):
     delivery_max_attempts: AtLeastOne = 5
     delivery_backoff_ms: Milliseconds = 1_000
     delivery_max_age_ms: Milliseconds = 3_600_000
+
+    send_rules: tuple[SendRule, ...] = ()
 
     # What it may cost.
     run_token_budget: AtLeastOne | None = None
@@ -156,7 +160,8 @@ def _kind(field: FieldInfo) -> str:
     if "bool" in text:
         return "true or false"
     if "tuple" in text:
-        return "a list of names"
+        rules = any("pattern=" in str(part) for part in get_args(field.annotation))
+        return "a list of rules like 'deny agent:atlas:'" if rules else "a list of names"
     if "float" in text:
         return "a number"
     return "a whole number" if "int" in text else "one line of text"

@@ -22,6 +22,7 @@ class FollowUp(BaseModel):
     session_key: SessionKey
     message: PrintableText
     wait: NonNegativeFloat = 0.0
+    announce: bool | None = None
 
 
 class Steer(BaseModel):

@@ -53,9 +53,9 @@ def system_prompt(packet: SpawnPacket, *, own: str | None = None, may_spawn: boo
     return "\n\n".join(parts)
 
 
-def brief(packet: SpawnPacket) -> str:
-    """The user role's part: the task, and what the parent hands down."""
-    parts = [f"## Task\n{packet.task}"]
+def brief(packet: SpawnPacket, *, task: str | None = None) -> str:
+    """The user role's part: the task, and what the parent hands down. ``task`` is the first one, in a follow-up."""
+    parts = [f"## Task\n{task or packet.task}"]
     if packet.objective is not None:
         parts.append(f"## Objective\n{packet.objective}")
     if packet.artifact_refs:

@@ -14,11 +14,12 @@ from understudy.protocol.model import UsageReport
 from understudy.protocol.runner import Final, Noted, Touched
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from understudy.actors.runners.contract import RunContext
     from understudy.protocol import Spawn, SpawnPacket
     from understudy.protocol.files import FileMode
+    from understudy.protocol.model import Turn
     from understudy.protocol.runner import RunnerEvent
 
 Answer: TypeAlias = str | Final
@@ -35,6 +36,11 @@ class _Context:
     def cancelled(self) -> bool:
         """Whether the run is over: stop working, whatever is returned now is dropped."""
         return self._context.cancelled
+
+    @property
+    def history(self) -> Sequence[Turn]:
+        """What was said so far: the task, or in a follow-up everything before it too."""
+        return self._context.history
 
     def progress(self, text: str) -> None:
         """Say how it goes."""

@@ -87,6 +87,7 @@ class ModelRunner:
         history, made_up = closed(context.history)
         for turn in made_up:
             yield Said(turn)
-        # The first turn is the bare task, as it is stored; the model gets the whole brief.
-        history[0] = Turn("user", brief(packet))
+        # The first turn is the bare task, as it is stored; the model gets the whole brief. The packet's own task is
+        # another one in a follow-up, where it stands at the end.
+        history[0] = Turn("user", brief(packet, task=history[0].text))
         yield await TurnLoop(means, context).run(history)
