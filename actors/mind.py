@@ -6,9 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from understudy.actors.tools import Toolbox
 from understudy.actors.tools.context import ToolContext
-from understudy.actors.tools.subagents import sub_agent_tools
 from understudy.actors.turns.exchange import Exchange
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
@@ -69,8 +67,10 @@ class Mind:
         self._usage = NO_USAGE
         means = Means(
             model=runner.model,
-            toolbox=Toolbox(*runner.toolbox.tools, *sub_agent_tools(lambda: session)),
-            tools=ToolContext(place.cwd, place.workspace_dir, backstage.clock, backstage.kernel.pool.run),
+            toolbox=runner.delegating,
+            tools=ToolContext(
+                place.cwd, place.workspace_dir, backstage.clock, backstage.kernel.pool.run, lambda: session
+            ),
             clock=backstage.clock,
             max_steps=backstage.config.max_steps,
             system=runner.system,

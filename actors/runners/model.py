@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from understudy.actors.tools import FILE_TOOLS, Toolbox
 from understudy.actors.tools.context import ToolContext
-from understudy.actors.tools.subagents import GROUP, sub_agent_tools
+from understudy.actors.tools.subagents import GROUP, SUB_AGENT_TOOLS
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
 from understudy.protocol.model import Turn
@@ -45,22 +45,24 @@ class ModelRunner:
     ) -> None:
         self.model = model
         self.toolbox = Toolbox(*(FILE_TOOLS if tools is None else tools))
+        self.delegating = Toolbox(*self.toolbox.tools, *SUB_AGENT_TOOLS)
+        """The same tools, and those to delegate with: for whoever is no leaf."""
         self.system = system
         self.approve = approve
 
     async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
         """The child's turns, from where its history stands."""
         # A leaf has no tools to spawn with, whatever its groups say.
-        tools = () if packet.is_leaf else sub_agent_tools(context.own_session)
+        toolbox = self.toolbox if packet.is_leaf else self.delegating
         groups = packet.tool_groups
         if groups is not None and packet.is_leaf:
             groups = tuple(group for group in groups if group != GROUP)
-        toolbox = Toolbox(*self.toolbox.tools, *tools).narrow(groups)
+        clock = context.backstage.clock
         means = Means(
             model=self.model,
-            toolbox=toolbox,
-            tools=ToolContext(packet.cwd, packet.workspace_dir, context.backstage.clock, context.blocking),
-            clock=context.backstage.clock,
+            toolbox=toolbox.narrow(groups),
+            tools=ToolContext(packet.cwd, packet.workspace_dir, clock, context.blocking, context.own_session),
+            clock=clock,
             max_steps=packet.max_steps,
             system=system_prompt(packet, own=self.system),
             model_name=packet.model,

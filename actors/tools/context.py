@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from understudy.actors.clock import Clock
+    from understudy.actors.session import SessionActor
 
 T = TypeVar("T")
 
@@ -30,3 +31,5 @@ class ToolContext:
     """The session's own folder: the other root that file tools may touch."""
     clock: Clock
     blocking: Blocking
+    own_session: Callable[[], SessionActor] | None = None
+    """Gives the session the caller's own sub-agents live under; None outside a runtime."""
