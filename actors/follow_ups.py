@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,8 @@ from understudy.persistence.redaction import REDACTED
 from understudy.protocol import Rejection, Spawn, SpawnRejected, SubAgentResult
 
 if TYPE_CHECKING:
+    import asyncio
+
     from understudy.actors.backstage import Backstage
     from understudy.actors.session import SessionActor
     from understudy.persistence import RunRecord

@@ -6,9 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from understudy.actors.tools import Toolbox
 from understudy.actors.tools.context import ToolContext
-from understudy.actors.tools.subagents import sub_agent_tools
 from understudy.actors.turns.exchange import Exchange
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
@@ -52,8 +50,8 @@ class Mind:
     async def prompt(self, text: str) -> Reply:
         """The answer to ``text``, tools and spawns included. Prompts to one session wait for each other."""
         async with self._turn:
-            history = await self._recall()
             asked = Turn("user", text)
+            history = await self._recall()
             history.append(asked)
             self.emit(Said(asked))
             return await self._think(history)
@@ -67,11 +65,17 @@ class Mind:
         session, runner = self._session, self._runner
         backstage, place = session.backstage, session.place
         self._usage = NO_USAGE
-        toolbox = Toolbox(*runner.toolbox.tools, *sub_agent_tools(lambda: session, lambda: toolbox.authority))
         means = Means(
             model=runner.model,
-            toolbox=toolbox,
-            tools=ToolContext(place.cwd, place.workspace_dir, backstage.clock, backstage.kernel.pool.run),
+            toolbox=runner.delegating,
+            tools=ToolContext(
+                place.cwd,
+                place.workspace_dir,
+                backstage.clock,
+                backstage.kernel.pool.run,
+                lambda: session,
+                runner.delegating.authority,
+            ),
             clock=backstage.clock,
             max_steps=backstage.config.max_steps,
             system=runner.system,

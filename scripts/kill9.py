@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from understudy.actors import AsyncRuntime, FunctionRunner
+from understudy.actors import AsyncRunHandle, AsyncRuntime, FunctionRunner
 from understudy.actors.testing import CrashPoint
 from understudy.persistence import Store
 from understudy.protocol import RuntimeConfig, Spawn
@@ -66,9 +66,15 @@ async def live(database: Path, seed: int, say: Callable[[str, object], None], st
         for number in range(chance.randint(2, 5) if strike is not None else 0):
             task = chance.choice(["plain", "plain", "fail", "delegate", "leave"])
             restart = chance.choice(["fail", "resume"])
-            handle = await session.spawn(Spawn(task=task, label=f"{seed}-{number}", restart=restart))
+            cleanup = chance.choice(["delete", "keep"])
+            handle = await session.spawn(Spawn(task=task, label=f"{seed}-{number}", restart=restart, cleanup=cleanup))
             say("accepted", handle.run_id)
             handles.append(handle)
+            if cleanup == "keep":
+                more = await session.follow_up(handle.session_key, chance.choice(["plain", "fail", "delegate"]))
+                assert isinstance(more, AsyncRunHandle)
+                say("accepted", more.run_id)
+                handles.append(more)
         for handle in handles:
             result = await handle.result(PATIENCE)
             say("result", [result.run_id, result.end_reason.value, result.output])

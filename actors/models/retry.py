@@ -67,18 +67,15 @@ async def retrying(
     """
     spent: list[ModelEvent] = []
     stream = _Attempts(call, spent, on_attempt)
-
-    attempts = tenacity.AsyncRetrying(
-        sleep=lambda seconds: sleep(clock, seconds),
-        wait=_Wait(random or SystemRandom()),
-        stop=tenacity.stop_any(tenacity.stop_after_attempt(max_attempts), _TooLate(clock, deadline)),
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
-        reraise=True,
-    )
     failure: ProviderError | None = None
     try:
         try:
-            await attempts(stream.begin)
+            try:
+                await stream.begin()
+            except ProviderError as error:
+                if not error.retryable:
+                    raise
+                await _again(stream, error, clock, deadline, max_attempts, random or SystemRandom())
         except ProviderError as error:
             failure = error
         for event in spent:
@@ -90,6 +87,32 @@ async def retrying(
                 yield event
     finally:
         await stream.close()
+
+
+async def _again(
+    stream: _Attempts,
+    failed: ProviderError,
+    clock: Clock,
+    deadline: float | None,
+    max_attempts: int,
+    random: Random,
+) -> None:
+    """Go on after a first attempt that ``failed``. Only here: most calls go well, and a retry's state costs."""
+    first: list[ProviderError] = [failed]
+
+    async def attempt() -> None:
+        if first:
+            raise first.pop()  # it counts, and decides how long the first wait is
+        await stream.begin()
+
+    attempts = tenacity.AsyncRetrying(
+        sleep=lambda seconds: sleep(clock, seconds),
+        wait=_Wait(random),
+        stop=tenacity.stop_any(tenacity.stop_after_attempt(max_attempts), _TooLate(clock, deadline)),
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, ProviderError) and error.retryable),
+        reraise=True,
+    )
+    await attempts(attempt)
 
 
 class _Attempts:

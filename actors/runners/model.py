@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from understudy.actors.tools import FILE_TOOLS, Toolbox
 from understudy.actors.tools.context import ToolContext
-from understudy.actors.tools.subagents import GROUP, sub_agent_tools
+from understudy.actors.tools.subagents import SUB_AGENT_TOOLS
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
 from understudy.protocol._explain import nearest
@@ -47,36 +47,39 @@ class ModelRunner:
     ) -> None:
         self.model = model
         self.toolbox = Toolbox(*(FILE_TOOLS if tools is None else tools))
+        self.delegating = Toolbox(*self.toolbox.tools, *SUB_AGENT_TOOLS)
+        """The same tools, and those to delegate with: for whoever is no leaf."""
         self.system = system
         self.approve = approve
 
     def refusal(self, spawn: Spawn) -> str | None:
         """Why ``spawn`` cannot be taken: a tool group that its child could never have."""
-        groups = (*self.toolbox.groups, GROUP)
+        groups = self.delegating.groups
         for asked in spawn.tool_groups or ():
             if not any(within(group, asked) for group in groups):
                 known = ", ".join(map(repr, groups))
                 return f"there is no tool group {asked!r}{nearest(asked, groups)}: choose from {known}"
         return None
 
-    def _toolbox(self, packet: SpawnPacket, context: RunContext) -> Toolbox:
+    def _toolbox(self, packet: SpawnPacket) -> Toolbox:
         """What the child has: no more than its groups, and than whoever spawned it."""
         # A leaf has no tools to spawn with, whatever its groups say.
-        delegation = () if packet.is_leaf else sub_agent_tools(context.own_session, lambda: toolbox.authority)
-        toolbox = Toolbox(*self.toolbox.tools, *delegation)
+        toolbox = self.toolbox if packet.is_leaf else self.delegating
         if packet.tool_groups is not None:
             toolbox = toolbox.only(packet.tool_groups)
-        toolbox = toolbox.bounded(packet.authority)
-        return toolbox
+        return toolbox.bounded(packet.authority)
 
     async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
         """The child's turns, from where its history stands."""
-        toolbox = self._toolbox(packet, context)
+        toolbox = self._toolbox(packet)
+        clock = context.backstage.clock
         means = Means(
             model=self.model,
             toolbox=toolbox,
-            tools=ToolContext(packet.cwd, packet.workspace_dir, context.backstage.clock, context.blocking),
-            clock=context.backstage.clock,
+            tools=ToolContext(
+                packet.cwd, packet.workspace_dir, clock, context.blocking, context.own_session, toolbox.authority
+            ),
+            clock=clock,
             max_steps=packet.max_steps,
             system=system_prompt(packet, own=self.system, may_spawn=toolbox.get("sessions_spawn") is not None),
             model_name=packet.model,

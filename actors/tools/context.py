@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from understudy.actors.clock import Clock
+    from understudy.actors.session import SessionActor
+    from understudy.protocol.authority import Authority
 
 T = TypeVar("T")
 
@@ -30,3 +32,7 @@ class ToolContext:
     """The session's own folder: the other root that file tools may touch."""
     clock: Clock
     blocking: Blocking
+    own_session: Callable[[], SessionActor] | None = None
+    """Gives the session the caller's own sub-agents live under; None outside a runtime."""
+    authority: Authority | None = None
+    """What the caller can hand down to them: the tools it has itself."""

@@ -2,105 +2,139 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from understudy.actors import control
-from understudy.actors.errors import SteerError, UnknownRunError
+from understudy.actors.errors import NotSentError, SteerError, UnknownRunError
+from understudy.actors.follow_ups import follow_up, reply_within
+from understudy.actors.sending import is_sub_agent, leave_message
 from understudy.actors.tools.outcome import ToolError
 from understudy.actors.tools.tool import tool
-from understudy.protocol import RunId, Spawn, SpawnRejected
+from understudy.protocol import FollowUp, RunId, SessionKey, Spawn, SpawnRejected
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from understudy.actors.session import SessionActor
-    from understudy.actors.tools.tool import Tool
+    from understudy.actors.tools.context import ToolContext
     from understudy.protocol import SubAgentResult
-    from understudy.protocol.authority import Authority
 
 GROUP = "subagents"
+MOST_SECONDS = 600.0
+"""The longest that one call waits for a reply."""
 
 
-def sub_agent_tools(  # noqa: C901 - three small functions around one variable
-    session_of: Callable[[], SessionActor],
-    authority_of: Callable[[], Authority],
-) -> tuple[Tool, ...]:
-    """The tools of one agent; ``session_of`` gives the session its children live under, once one is wanted.
+@tool(group=GROUP, paths=())
+async def sessions_spawn(
+    context: ToolContext,
+    task: str,
+    label: str | None = None,
+    agent: str | None = None,
+    objective: str | None = None,
+    artifact_refs: list[str] | None = None,
+    tool_groups: list[str] | None = None,
+    wait: bool = False,
+    keep: bool = False,
+) -> str:
+    """Give a task to a sub-agent. It works on its own and its result comes back to you.
 
-    ``authority_of`` tells what the agent has itself: its children get no more.
+    With wait the answer is its result; without, you go on and the result is handed to you later. With keep it
+    can be followed up with sessions_send.
     """
+    session = _session(context)
+    spawn = Spawn(
+        task=task,
+        label=label,
+        runner=agent,
+        objective=objective,
+        artifact_refs=tuple(artifact_refs or ()),
+        tool_groups=None if tool_groups is None else tuple(tool_groups),
+        mode="wait" if wait else "background",
+        cleanup="keep" if keep else "delete",
+    )
+    try:
+        run = await session.spawn(spawn, announce=not wait, waited=wait, authority=context.authority)
+    except SpawnRejected as refused:
+        raise ToolError(f"not started ({refused.rejection.reason}): {refused.rejection.message}") from None
+    if isinstance(run, str):
+        raise ToolError(f"run {run} is doing this already")
+    if not wait:
+        return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
+    return _told(session, await run.settled)
 
-    @tool(group=GROUP, paths=())
-    async def sessions_spawn(
-        task: str,
-        label: str | None = None,
-        agent: str | None = None,
-        objective: str | None = None,
-        artifact_refs: list[str] | None = None,
-        tool_groups: list[str] | None = None,
-        wait: bool = False,
-        keep: bool = False,
-    ) -> str:
-        """Give a task to a sub-agent. It works on its own and its result comes back to you.
 
-        With wait the answer is its result; without, you go on and the result is handed to you later. With keep it
-        can be followed up with sessions_send.
-        """
-        session = session_of()
-        spawn = Spawn(
-            task=task,
-            label=label,
-            runner=agent,
-            objective=objective,
-            artifact_refs=tuple(artifact_refs or ()),
-            tool_groups=None if tool_groups is None else tuple(tool_groups),
-            mode="wait" if wait else "background",
-            cleanup="keep" if keep else "delete",
-        )
-        try:
-            run = await session.spawn(spawn, announce=not wait, waited=wait, authority=authority_of())
-        except SpawnRejected as refused:
-            raise ToolError(f"not started ({refused.rejection.reason}): {refused.rejection.message}") from None
-        if isinstance(run, str):
-            raise ToolError(f"run {run} is doing this already")
-        if not wait:
-            return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
-        return _told(session, await run.settled)
+@tool(group=GROUP, paths=())
+async def sessions_send(
+    context: ToolContext,
+    session_key: str,
+    message: str,
+    wait_seconds: Annotated[float, Field(ge=0, le=MOST_SECONDS)] = 0.0,
+) -> str:
+    """Say more to a sub-agent that was kept; it remembers everything. Or leave a message for another session.
 
-    @tool(group=GROUP, paths=())
-    async def sessions_kill(run_id: str, reason: str = "no longer needed") -> str:
-        """End one of your sub-agents and everything it has started."""
-        session = session_of()
-        try:
-            report = await control.kill(session, _run_id(run_id), reason)
-        except UnknownRunError as error:
-            raise ToolError(str(error)) from None
-        return f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
+    With wait_seconds the answer is its reply, if it comes in time; else the reply is handed to you later.
+    """
+    session = _session(context)
+    try:
+        told = FollowUp(session_key=SessionKey(session_key), message=message, wait=wait_seconds)
+        if not is_sub_agent(session.backstage, told.session_key):
+            return await leave_message(session, told)
+        run = await follow_up(session, told, announce=not wait_seconds, waited=bool(wait_seconds))
+        result = await reply_within(session, run, wait_seconds) if wait_seconds else None
+    except SpawnRejected as refused:
+        raise ToolError(f"not sent ({refused.rejection.reason}): {refused.rejection.message}") from None
+    except (UnknownRunError, NotSentError, ValueError) as error:
+        raise ToolError(str(error)) from None
+    if result is not None:
+        return _told(session, result)
+    return f"Sent, as run {run.packet.run_id}. The reply will be handed to you; go on meanwhile."
 
-    @tool(group=GROUP, paths=())
-    async def subagents(
-        action: Literal["list", "wait", "steer"],
-        run_ids: list[str] | None = None,
-        message: str | None = None,
-    ) -> str:
-        """Look after your sub-agents: list those at work, wait for some (1 to 32), or steer one with a message."""
-        session = session_of()
-        try:
-            if action == "list":
-                return _listed(session)
-            ids = [_run_id(run_id) for run_id in run_ids or ()]
-            if action == "wait":
-                results = await control.wait(session, ids)
-                return "\n\n".join(_told(session, result) for result in results.values())
-            if len(ids) != 1 or message is None:
-                raise ToolError("steer takes one run id and a message")
-            control.steer(session, ids[0], message)
-        except (UnknownRunError, SteerError, ValueError) as error:
-            raise ToolError(str(error)) from None
-        return f"Run {ids[0]} has been told."
 
-    return sessions_spawn, sessions_kill, subagents
+@tool(group=GROUP, paths=())
+async def sessions_kill(context: ToolContext, run_id: str, reason: str = "no longer needed") -> str:
+    """End one of your sub-agents and everything it has started."""
+    session = _session(context)
+    try:
+        report = await control.kill(session, _run_id(run_id), reason)
+    except UnknownRunError as error:
+        raise ToolError(str(error)) from None
+    return f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
+
+
+@tool(group=GROUP, paths=())
+async def subagents(
+    context: ToolContext,
+    action: Literal["list", "wait", "steer"],
+    run_ids: list[str] | None = None,
+    message: str | None = None,
+) -> str:
+    """Look after your sub-agents: list those at work, wait for some (1 to 32), or steer one with a message."""
+    session = _session(context)
+    try:
+        if action == "list":
+            return _listed(session)
+        ids = [_run_id(run_id) for run_id in run_ids or ()]
+        if action == "wait":
+            results = await control.wait(session, ids)
+            return "\n\n".join(_told(session, result) for result in results.values())
+        if len(ids) != 1 or message is None:
+            raise ToolError("steer takes one run id and a message")
+        control.steer(session, ids[0], message)
+    except (UnknownRunError, NotSentError, SteerError, ValueError) as error:
+        raise ToolError(str(error)) from None
+    return f"Run {ids[0]} has been told."
+
+
+SUB_AGENT_TOOLS = (sessions_spawn, sessions_send, sessions_kill, subagents)
+"""Made once: an agent's own session comes with each call."""
+
+
+def _session(context: ToolContext) -> SessionActor:
+    """The session the caller's children live under; made when the first one is wanted."""
+    if context.own_session is None:
+        raise ToolError("sub-agents are started inside a runtime, and this call is outside of one")
+    return context.own_session()
 
 
 def _run_id(text: str) -> RunId:

@@ -37,6 +37,7 @@ class Toolbox:
             if tool.name in self._tools:
                 raise ValueError(f"two tools are called {tool.name!r}: rename one with @tool(name=…)")
             self._tools[tool.name] = tool
+        self._specs = tuple(tool.spec for tool in tools)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -54,7 +55,7 @@ class Toolbox:
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as a model sees them."""
-        return tuple(tool.spec for tool in self.tools)
+        return self._specs
 
     def narrow(self, groups: Iterable[str] | None) -> Toolbox:
         """Only the tools of these groups; None keeps all. ``files`` stands for ``files:read`` and ``files:write``.

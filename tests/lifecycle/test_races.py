@@ -15,6 +15,7 @@ import pytest
 from understudy.actors import AsyncRuntime, FunctionRunner, Runtime
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors._kernel.loop import actor_of, mailbox_of
+from understudy.actors.handles import AsyncRunHandle
 from understudy.actors.testing import CrashPoint, ManualClock, ScriptedRunner
 from understudy.persistence import Store
 from understudy.protocol import RuntimeConfig, Spawn
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from understudy.actors.handles import AsyncRunHandle
     from understudy.actors.live_run import LiveRun
     from understudy.actors.runners import AsyncFunctionContext, RunContext
     from understudy.actors.testing import Gate
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 KEY = "agent:atlas:main"
 When = Literal["at once", "claimed", "held", "delivered"]
+Where = Literal["running", "queued", "nested", "followed up", "behind"]
 
 
 @dataclass
@@ -150,38 +151,70 @@ class Delegating:
         yield Final("nobody waits for this")
 
 
-async def race(
-    path: Path, first: str, second: str, *, when: When, where: Literal["running", "queued", "nested"] = "running"
-) -> tuple[str, str | None]:
+class Kept:
+    """Does its first task at once, or when the gate opens; what it is told later is the target's business."""
+
+    def __init__(self, target: ScriptedRunner, gate: Gate | None) -> None:
+        self.target = target
+        self.gate = gate
+
+    async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
+        if packet.task != "first":
+            async for event in self.target.run(packet, context):
+                yield event
+            return
+        if self.gate is not None:
+            await self.gate
+        yield Final("the first task is done")
+
+
+async def begun(
+    runtime: AsyncRuntime, clock: ManualClock, where: Where, above: Delegating
+) -> tuple[AsyncRunHandle, LiveRun]:
+    """The run that is about to end, as far as it gets by itself."""
+    session = await runtime.session(KEY)
+    if where == "nested":
+        await session.spawn(Spawn(task="above", label="owner", runner="above"))
+        await clock.run_until_idle_async()
+        run = above.spawned[0]
+        return runtime.run(run.packet.run_id), run
+    if where in {"followed up", "behind"}:
+        before = await session.spawn(Spawn(task="first", label="target", runner="kept", cleanup="keep"))
+        if where == "followed up":
+            await before.result()
+        handle = await session.follow_up(before.session_key, "work")
+        assert isinstance(handle, AsyncRunHandle)
+    else:
+        if where == "queued":
+            await session.spawn(Spawn(task="in the way", label="blocker", runner="blocking"))
+        handle = await session.spawn(Spawn(task="work", label="target", runner="target"))
+    run = runtime._backstage.live[handle.run_id]
+    await clock.run_until_idle_async()
+    return handle, run
+
+
+async def race(path: Path, first: str, second: str, *, when: When, where: Where = "running") -> tuple[str, str | None]:
     """Let two ends meet; everything that must hold whoever wins is checked here. Gives the one that won."""
     clock = ManualClock()
     gate, never = clock.gate(), clock.gate()
     verdict: list[Final | Exception] = []
     script: list[RunnerStep] = [Touched("a.py"), gate, lambda _packet, _context: verdict[0]]
     target, above, blocking = ScriptedRunner(script), Delegating(never), ScriptedRunner([never, Final("freed")])
-    held = CrashPoint("terminal.before", "delay") if when == "held" else None
+    held = CrashPoint("terminal.before", "delay", hit=2 if where == "followed up" else 1) if when == "held" else None
+    kept = Kept(target, never if where == "behind" else None)
     runtime = AsyncRuntime(
         path / "agents.db",
         clock=clock,
-        runners={"target": target, "above": above, "blocking": blocking},
+        runners={"target": target, "above": above, "blocking": blocking, "kept": kept},
         config=RuntimeConfig(max_children_per_agent=1, max_queued_per_agent=1),
         commit_hook=held,
     )
     await runtime.__aenter__()
-    session = await runtime.session(KEY, workspace=path)
+    await runtime.session(KEY, workspace=path)
     events = runtime.events()
-    if where == "nested":
-        await session.spawn(Spawn(task="above", label="owner", runner="above"))
-        await clock.run_until_idle_async()
-        run = above.spawned[0]
-        handle = runtime.run(run.packet.run_id)
-    else:
-        if where == "queued":
-            await session.spawn(Spawn(task="in the way", label="blocker", runner="blocking"))
-        handle = await session.spawn(Spawn(task="work", label="target", runner="target"))
-        run = runtime._backstage.live[handle.run_id]
-        await clock.run_until_idle_async()
-    scene = Scene(runtime, clock, verdict, gate, handle, run, blocker=never if where == "queued" else None)
+    handle, run = await begun(runtime, clock, where, above)
+    blocker = never if where in {"queued", "behind"} else None
+    scene = Scene(runtime, clock, verdict, gate, handle, run, blocker=blocker)
 
     scene.strike(first)
     if when == "claimed":
@@ -222,12 +255,11 @@ def check_store(database: Path, result: SubAgentResult) -> None:
         assert record is not None
         assert (record.facts.end_reason, record.facts.failure) == (result.end_reason, result.failure)
         assert record.facts.delivered_at is not None
-        notes: Counter[str] = Counter()
-        for run in store.runs.find().items:
-            for key in {KEY, run.parent_session_key}:
-                texts = [stored.turn.text for stored in store.transcripts.turns(key)]
-                notes[run.label] += sum(text.startswith(f"[Subagent Result: {run.label}]") for text in texts)
-        assert set(notes.values()) == {1}
+        runs = store.runs.find().items
+        keys = {KEY, *(run.parent_session_key for run in runs)}
+        texts = [stored.turn.text for key in keys for stored in store.transcripts.turns(key)]
+        for label, count in Counter(run.label for run in runs).items():
+            assert sum(text.startswith(f"[Subagent Result: {label}]") for text in texts) == count
         files = store.sessions.working_context(KEY)
         if record.facts.started_at is not None:
             assert files is not None
@@ -298,6 +330,25 @@ QUEUED: list[tuple[str, str, When]] = [
 def test_two_ends_of_a_run_that_still_waits_for_a_slot(first: str, second: str, when: When, tmp_path: Path) -> None:
     """Also when the slot comes in that very moment: it is used, or free for the next one."""
     winner = asyncio.run(race(tmp_path, first, second, when=when, where="queued"))
+    ends = {ENDS[name] for name in (first, second) if name != "grant"}
+    assert winner == ENDS[first] if when == "claimed" else winner in ends
+
+
+@pytest.mark.parametrize("when", ["at once", "held"])
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=NAMES)
+def test_two_ends_of_a_follow_up(first: str, second: str, when: When, tmp_path: Path) -> None:
+    """A kept child's second run ends like its first: once, with one result, and one note beside the first one's."""
+    winner = asyncio.run(race(tmp_path, first, second, when=when, where="followed up"))
+    assert winner == ENDS[first] if when == "held" else winner in {ENDS[first], ENDS[second]}
+
+
+BEHIND = [pair for pair in QUEUED[1:] if "queue_timeout" not in pair]
+
+
+@pytest.mark.parametrize(("first", "second", "when"), BEHIND, ids=map("-".join, BEHIND))
+def test_two_ends_of_a_follow_up_that_waits_for_its_child(first: str, second: str, when: When, tmp_path: Path) -> None:
+    """Also when the child is free in that very moment."""
+    winner = asyncio.run(race(tmp_path, first, second, when=when, where="behind"))
     ends = {ENDS[name] for name in (first, second) if name != "grant"}
     assert winner == ENDS[first] if when == "claimed" else winner in ends
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _stage import MAIN, a_host, answer, died, hang
 
+from understudy.actors import NotSentError
 from understudy.actors.testing import ManualClock
 from understudy.protocol import RuntimeConfig, Spawn, SpawnRejected
 from understudy.protocol.model import Turn
@@ -227,6 +228,18 @@ def _next_life(clock: ManualClock) -> ManualClock:
     return following
 
 
+def told_more(config: Config, _: Path) -> object:
+    """Whether a kept child can be followed up."""
+    with a_host(ManualClock(), config=config) as runtime:
+        session = runtime.session(MAIN)
+        key = session.spawn(Spawn(task="x", cleanup="keep")).result(timeout=30).session_key
+        try:
+            session.follow_up(key, "more")
+        except NotSentError as error:
+            return str(error).replace(key, "it")
+    return "told"
+
+
 LIVE: dict[str, tuple[Scene, Config, Config]] = {
     # key: what to look at, one setting, another
     "max_spawn_depth": (depth, {"max_spawn_depth": 3}, {"max_spawn_depth": 5}),
@@ -250,6 +263,7 @@ LIVE: dict[str, tuple[Scene, Config, Config]] = {
     "delivery_max_attempts": (merges, {}, {"delivery_max_attempts": 2}),
     "delivery_backoff_ms": (merges, {}, {"delivery_backoff_ms": 3_000}),
     "delivery_max_age_ms": (merges, {}, {"delivery_max_age_ms": 2_000}),
+    "send_rules": (told_more, {}, {"send_rules": ("deny agent:",)}),
     "run_token_budget": (budget, {}, {"run_token_budget": 5}),
     "run_cost_budget_usd": (budget, {}, {"run_cost_budget_usd": 0.5}),
     "tree_token_budget": (budget, {}, {"tree_token_budget": 15}),
