@@ -129,14 +129,21 @@ def steer(session: SessionActor, run_id: RunId, message: str) -> None:
     run.steer(message)
 
 
-async def wait(session: SessionActor, run_ids: Sequence[RunId], *, first: bool = False) -> dict[RunId, SubAgentResult]:
-    """The results of these runs, once all of them are there, or with ``first`` once one is."""
+async def wait(
+    session: SessionActor, run_ids: Sequence[RunId], *, first: bool = False, as_answer: bool = False
+) -> dict[RunId, SubAgentResult]:
+    """The results of these runs, once all of them are there, or with ``first`` once one is.
+
+    ``as_answer``: a tool of the session's model waits, so that its answer is how they come in.
+    """
     if not 1 <= len(run_ids) <= MOST_WAITED_FOR:
         raise ValueError(f"{len(run_ids)} runs are not allowed: wait for 1 to {MOST_WAITED_FOR}")
+    alive = {run_id: next((r for r in owned(session, run_id) if r.packet.run_id == run_id), None) for run_id in run_ids}
+    if as_answer:
+        session.claim_answers(run_ids)
     results: dict[RunId, SubAgentResult] = {}
     pending: dict[asyncio.Future[SubAgentResult | None], RunId] = {}
-    for run_id in run_ids:
-        live = next((run for run in owned(session, run_id) if run.packet.run_id == run_id), None)
+    for run_id, live in alive.items():
         stored = None if live is not None else session.backstage.store.runs.result(run_id)
         if live is not None:
             pending[asyncio.ensure_future(settled(live))] = run_id

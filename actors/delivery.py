@@ -32,6 +32,9 @@ async def deliver(run: LiveRun, result: SubAgentResult) -> None:
         # It is a tool's answer: merged together with that answer, so that a crash between the two loses neither.
         session.owed.append(result)
     else:
+        if session.exchange is not None and session.exchange.under_way:
+            # The merge waits for the tools of the parent's model, and one of those may wait for this very result.
+            run.settled.set(result)
         await bring(session, result, announce=run.announce)
     tell(run.reply_to, result)
     run.session.settle(run, result)

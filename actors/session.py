@@ -47,7 +47,7 @@ from understudy.protocol.model import Turn
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from understudy.actors.backstage import Backstage
     from understudy.actors.endings import Ending
@@ -372,6 +372,17 @@ class SessionActor(LoopActor):
         changed = None if self.context is self._stored_context else self.context
         return MergeResult(result.run_id, self.key, self.backstage.now(), result.generation, changed, notes)
 
+    def claim_answers(self, run_ids: Iterable[RunId]) -> None:
+        """A tool call waits for these children: their results are its answer, and not narrated as well."""
+        for run_id in run_ids:
+            run = self.roster.unsettled.get(run_id)
+            if run is None:
+                continue
+            run.waited = True
+            result = None if run_id in self.roster.unfinished else self.backstage.store.runs.result(run_id)
+            if result is not None and result not in self.owed:
+                self.owed.append(result)  # it stands at the door until the tools are done: it goes in with the answer
+
     def settle_debts(self) -> list[MergeResult]:
         """What acknowledges the results that are tools' answers; to be committed with those answers."""
         owed, self.owed = self.owed, []
@@ -411,7 +422,9 @@ class SessionActor(LoopActor):
     def settle(self, run: LiveRun, result: SubAgentResult | StoreError) -> None:
         """Everybody who waits for the run gets its result, or learns that it could not be stored."""
         self.roster.unsettled.pop(run.packet.run_id, None)
-        if isinstance(result, SubAgentResult):
+        if run.settled.settled():
+            pass  # told before the merge, see `deliver`
+        elif isinstance(result, SubAgentResult):
             run.settled.set(result)
         else:
             run.settled.set_exception((type(result), result, None))

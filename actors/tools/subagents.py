@@ -95,11 +95,16 @@ async def sessions_send(
 async def sessions_kill(context: ToolContext, run_id: str, reason: str = "no longer needed") -> str:
     """End one of your sub-agents and everything it has started."""
     session = _session(context)
+    run = _run_id(run_id)
     try:
-        report = await control.kill(session, _run_id(run_id), reason)
+        control.owned(session, run)
+        session.claim_answers([run])
+        report = await control.kill(session, run, reason)
     except UnknownRunError as error:
         raise ToolError(str(error)) from None
-    return f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
+    told = f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
+    results = [_told(session, result) for result in session.owed if result.run_id == run]
+    return "\n\n".join([told, *results])
 
 
 @tool(group=GROUP, paths=())
@@ -116,7 +121,7 @@ async def subagents(
             return _listed(session)
         ids = [_run_id(run_id) for run_id in run_ids or ()]
         if action == "wait":
-            results = await control.wait(session, ids)
+            results = await control.wait(session, ids, as_answer=True)
             return "\n\n".join(_told(session, result) for result in results.values())
         if len(ids) != 1 or message is None:
             raise ToolError("steer takes one run id and a message")
