@@ -177,3 +177,48 @@ def test_approval_is_kept_on_the_way_down() -> None:
     """A tool that a person must approve for the parent is one that a person must approve for the child."""
     box = Toolbox(a_tool("wipe", "shell", approval=False)).bounded(Authority(("wipe",), ("wipe",)))
     assert [tool.approval for tool in box.tools] == [True]
+
+
+def test_a_yes_for_the_parent_is_no_yes_for_its_child() -> None:
+    """Each call is asked for by itself: who approved the parent's is asked about the child's, and may say no."""
+    asked: list[str] = []
+
+    def once(call: ToolCall) -> bool:
+        asked.append(call.id)
+        return len(asked) == 1
+
+    wipe = a_tool("wipe", "shell", approval=True)
+    child = ScriptedModel([ToolCall("child", "wipe", {}), "done"])
+    parent = ScriptedModel(
+        [
+            ToolCall("parent", "wipe", {}),
+            ToolCall("s", "sessions_spawn", {"task": "x", "agent": "child", "wait": True}),
+            "done",
+        ]
+    )
+    runners = {
+        "default": ModelRunner(parent, tools=[wipe], approve=once),
+        "child": ModelRunner(child, tools=[wipe], approve=once),
+    }
+    with Runtime(":memory:", clock=ManualClock(), runners=runners) as runtime:
+        runtime.session(MAIN).prompt("Go")
+    assert asked == ["parent", "child"]
+    assert "did not approve" in next(turn.text for turn in child.requests[1].turns if turn.role == "tool")
+
+
+def test_the_idle_clock_stands_still_while_a_person_is_asked() -> None:
+    """However long the person takes, silence is not the child's."""
+    clock = ManualClock()
+    gate = clock.gate()
+
+    async def person(_call: ToolCall) -> bool:
+        await gate
+        return True
+
+    model = ScriptedModel([ToolCall("1", "wipe", {}), "done"])
+    runner = ModelRunner(model, tools=[a_tool("wipe", "shell", approval=True)], approve=person)
+    with Runtime(clock=clock, runners={"default": runner}) as runtime:
+        handle = runtime.session(MAIN).spawn(Spawn(task="x", idle_timeout_ms=1_000, timeout_ms=500_000))
+        clock.advance(300)
+        gate.open()
+        assert handle.result(timeout=30).output == "done"
