@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from understudy.actors.models.errors import ProviderError
@@ -95,6 +96,8 @@ class _Answer:
 class TurnLoop:
     """One conversation, from where it stands to its next answer."""
 
+    __slots__ = ("_cycles", "_means", "_reasks", "_repaired", "_voice", "_warned")
+
     def __init__(self, means: Means, voice: Voice) -> None:
         self._means = means
         self._voice = voice
@@ -139,7 +142,7 @@ class TurnLoop:
         calls: list[ToolCall] = []
         truncated = False
         async for event in retrying(
-            lambda: means.model.complete(request),
+            partial(means.model.complete, request),
             clock=means.clock,
             deadline=means.deadline,
             on_attempt=means.on_attempt,
