@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from understudy.protocol.framing import frame
@@ -40,14 +41,20 @@ def system_prompt(packet: SpawnPacket, *, own: str | None = None, may_spawn: boo
 
     ``may_spawn`` says whether the child has the tools for it; a leaf may not in any case.
     """
-    role = _RESUMABLE if packet.cleanup == "keep" else _EPHEMERAL
-    place = [f"Working directory: {packet.cwd}"]
-    if packet.workspace_dir != packet.cwd:
-        place.append(f"Workspace: {packet.workspace_dir}")
-    if packet.graph_shared_dir is not None:
-        place.append(f"Shared with the other nodes of your graph: {packet.graph_shared_dir}")
-    spawning = _NOT_A_LEAF if may_spawn and not packet.is_leaf else _LEAF
-    parts = [role, "## Workspace\n" + "\n".join(place), _RULES, _FORMAT, spawning]
+    keep, leaf = packet.cleanup == "keep", packet.is_leaf or not may_spawn
+    return _system_prompt(own, packet.cwd, packet.workspace_dir, packet.graph_shared_dir, keep=keep, leaf=leaf)
+
+
+# Siblings are told the same: ten thousand that wait for their model hold one text, not ten thousand.
+@lru_cache(maxsize=64)
+def _system_prompt(own: str | None, cwd: str, workspace: str, shared: str | None, *, keep: bool, leaf: bool) -> str:
+    place = [f"Working directory: {cwd}"]
+    if workspace != cwd:
+        place.append(f"Workspace: {workspace}")
+    if shared is not None:
+        place.append(f"Shared with the other nodes of your graph: {shared}")
+    role = _RESUMABLE if keep else _EPHEMERAL
+    parts = [role, "## Workspace\n" + "\n".join(place), _RULES, _FORMAT, _LEAF if leaf else _NOT_A_LEAF]
     if own is not None:
         parts.insert(0, own)
     return "\n\n".join(parts)

@@ -22,6 +22,8 @@ class Usage(BaseModel):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
+        if self is NO_USAGE:
+            return other  # both are frozen, and most runs add to nothing: one model call, one report
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,

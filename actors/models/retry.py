@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
@@ -82,9 +81,15 @@ async def retrying(
             yield event
         if failure is not None:
             raise failure
-        async with contextlib.aclosing(stream.rest()) as rest:
-            async for event in rest:
+        if stream.events is None:
+            return
+        try:
+            async for event in stream.events:
                 yield event
+        except ProviderError as error:
+            on_attempt(error)
+            raise
+        on_attempt(None)
     finally:
         await stream.close()
 
@@ -118,6 +123,8 @@ async def _again(
 class _Attempts:
     """One stream after another, each up to its first word."""
 
+    __slots__ = ("_call", "_on_attempt", "_spent", "events")
+
     def __init__(
         self,
         call: Callable[[], AsyncIterator[ModelEvent]],
@@ -127,36 +134,26 @@ class _Attempts:
         self._call = call
         self._spent = spent
         self._on_attempt = on_attempt
-        self._events: AsyncIterator[ModelEvent] | None = None
+        self.events: AsyncIterator[ModelEvent] | None = None
+        """What is left of the stream that has begun; None when there is nothing."""
 
     async def begin(self) -> None:
         """Start a stream and wait for its first word, which goes to ``spent`` after any usage before it."""
         await self.close()
-        self._events = self._call()
+        self.events = self._call()
         try:
-            async for event in self._events:
+            async for event in self.events:
                 self._spent.append(event)
                 if not isinstance(event, UsageReport):
                     return
         except ProviderError as error:
             self._on_attempt(error)
             raise
-        self._events = None
-        self._on_attempt(None)
-
-    async def rest(self) -> AsyncGenerator[ModelEvent, None]:
-        if self._events is None:
-            return
-        try:
-            async for event in self._events:
-                yield event
-        except ProviderError as error:
-            self._on_attempt(error)
-            raise
+        self.events = None
         self._on_attempt(None)
 
     async def close(self) -> None:
-        events, self._events = self._events, None
+        events, self.events = self.events, None
         close = getattr(events, "aclose", None)  # any async iterator is a model's answer; generators can be closed
         if close is not None:
             await close()

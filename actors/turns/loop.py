@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from understudy.actors.models.errors import ProviderError
@@ -95,10 +96,12 @@ class _Answer:
 class TurnLoop:
     """One conversation, from where it stands to its next answer."""
 
+    __slots__ = ("_cycles", "_means", "_reasks", "_repaired", "_voice", "_warned")
+
     def __init__(self, means: Means, voice: Voice) -> None:
         self._means = means
         self._voice = voice
-        self._cycles = CycleDetector()
+        self._cycles: CycleDetector | None = None  # made with the first tool call: many a child makes none
         self._warned = False
         self._reasks = 0
         self._repaired = False
@@ -131,17 +134,15 @@ class TurnLoop:
 
     async def _ask(self, history: list[Turn], *, with_tools: bool) -> _Answer:
         means = self._means
-        turns = [] if means.system is None else [Turn("system", means.system)]
-        turns += history
+        system = () if means.system is None else (Turn("system", means.system),)
         aside = self._voice.aside()
-        if aside:
-            turns.append(Turn("user", aside))
-        request = ModelRequest(tuple(turns), means.toolbox.specs() if with_tools else (), means.model_name)
+        turns = (*system, *history, Turn("user", aside)) if aside else (*system, *history)
+        request = ModelRequest(turns, means.toolbox.specs() if with_tools else (), means.model_name)
         text: list[str] = []
         calls: list[ToolCall] = []
         truncated = False
         async for event in retrying(
-            lambda: means.model.complete(request),
+            partial(means.model.complete, request),
             clock=means.clock,
             deadline=means.deadline,
             on_attempt=means.on_attempt,
@@ -199,6 +200,8 @@ class TurnLoop:
         ]
         history += answers
         self._voice.answer(answers)
+        if self._cycles is None:
+            self._cycles = CycleDetector()
         if not self._cycles.add(answer.calls, [outcome.text for outcome in outcomes]):
             return None
         if self._warned:

@@ -8,7 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
-SUITES = ("kernel", "store", "lifecycle")
+SUITES = ("kernel", "store", "lifecycle", "models")
 
 
 def main() -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import resource
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ def _settle_memory() -> None:
     """The garbage of the system before is out of the way, and what was imported is nobody's to look through."""
     gc.collect()
     gc.freeze()
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
 
 
 def seconds(work: Callable[[], object]) -> float:

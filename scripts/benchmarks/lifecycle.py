@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import statistics
 import subprocess
 import sys
@@ -12,10 +11,9 @@ import threading
 import time
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _ratio import Ratio, interleaved, median_ratio, told_seconds
+from _ratio import Ratio, interleaved, median_ratio, resident, told_seconds
 
 from understudy.actors import AsyncRuntime, FunctionRunner
 from understudy.protocol import RuntimeConfig, Spawn
@@ -63,7 +61,7 @@ async def _mailbox(queue: asyncio.Queue[Any], work: Callable[[], Awaitable[None]
         answer.set_result(message)
 
 
-async def _mailbox_child(work: Callable[[], Awaitable[None]] | None = None) -> None:
+async def mailbox_child(work: Callable[[], Awaitable[None]] | None = None) -> None:
     """Spawn, message, answer, stop: what every delegation to an asyncio task is made of."""
     queue: asyncio.Queue[Any] = asyncio.Queue()
     task = asyncio.create_task(_mailbox(queue, work))
@@ -85,7 +83,7 @@ async def _sub_agent(session: AsyncSession) -> None:
 
 
 def _asyncio_children() -> float:
-    return asyncio.run(_in_waves(_mailbox_child, CHILDREN))
+    return asyncio.run(_in_waves(mailbox_child, CHILDREN))
 
 
 def _sub_agents(store: str | None) -> float:
@@ -100,7 +98,7 @@ def _sub_agents(store: str | None) -> float:
 
 
 async def _asyncio_waiting() -> None:
-    await asyncio.gather(*(_mailbox_child(partial(asyncio.sleep, 1)) for _ in range(CHILDREN)))
+    await asyncio.gather(*(mailbox_child(partial(asyncio.sleep, 1)) for _ in range(CHILDREN)))
 
 
 async def _sub_agents_waiting(store: str | None) -> tuple[float, int]:
@@ -132,18 +130,13 @@ def _waiting(runs: int) -> tuple[float, float, int]:
 # -- memory, in processes of their own --------------------------------------------------------------------
 
 
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize()
-
-
 async def _memory_of_mailboxes() -> float:
-    before = _resident()
+    before = resident()
     queues: list[asyncio.Queue[Any]] = [asyncio.Queue() for _ in range(CHILDREN)]
     tasks = [asyncio.create_task(_mailbox(queue)) for queue in queues]
     answers = [asyncio.get_running_loop().create_future() for _ in queues]
     await asyncio.sleep(0.1)
-    grown = _resident() - before
+    grown = resident() - before
     for queue in queues:
         queue.put_nowait((None, None))
     await asyncio.gather(*tasks)
@@ -161,10 +154,10 @@ async def _memory_of_sub_agents() -> float:
     async with AsyncRuntime(None, runners={"default": FunctionRunner(wait)}, config=CONFIG) as runtime:
         session = await _session(runtime)
         await _sub_agent_once(session, gate)
-        before = _resident()
+        before = resident()
         handles = await asyncio.gather(*(session.spawn(Spawn(task="wait", label="w")) for _ in range(CHILDREN)))
         await asyncio.sleep(0.5)
-        grown = _resident() - before
+        grown = resident() - before
         gate.set()
         await asyncio.gather(*(handle.result() for handle in handles))
     return grown / CHILDREN
