@@ -48,6 +48,7 @@ class LiveRun:
         "_noted_at",
         "_tally",
         "_text",
+        "_unreported",
         "accepted_at",
         "actor",
         "announce",
@@ -147,6 +148,8 @@ class LiveRun:
         self.suspected = False
         self.steered_at: float | None = None
         self._noted_at = float("-inf")
+        self._unreported = False
+        """Whether something was consumed that the store has not been told of."""
 
     @property
     def tally(self) -> Tally:
@@ -219,6 +222,7 @@ class LiveRun:
 
     def append(self, *turns: Turn, also: Iterable[Operation] = ()) -> None:
         """Write turns of the child's own history, and what belongs to them; `flush` waits for it."""
+        self._unreported = False
         now = self.backstage.now()
         key, run_id = self.packet.session_key, self.packet.run_id
         said = AppendTurns(key, now, turns, run_id)
@@ -247,8 +251,11 @@ class LiveRun:
     def _consumed(self, event: UsageReport) -> None:
         usage = event.usage
         self.usage = self.usage + usage
-        # At once: what was used must count, and be told, even if the host dies now.
-        self._progressed()
+        if not self._unreported:
+            # With the next turn of the loop: what was used must count even if the host dies, but a turn or an end that
+            # is said in the same breath tells it too.
+            self._unreported = True
+            self.backstage.kernel.asyncio_loop.call_soon(self._report)
         run: LiveRun | None = self
         while run is not None:
             run.tally.add(usage)
@@ -302,7 +309,12 @@ class LiveRun:
             self._noted_at = self.heard_at
             self._progressed()
 
+    def _report(self) -> None:
+        if self._unreported and self.ending is None:
+            self._progressed()
+
     def _progressed(self) -> None:
+        self._unreported = False
         now = self.backstage.now()
         self.backstage.store.transaction(Progress(self.packet.run_id, now, self.generation, self.usage, self.steps))
 
