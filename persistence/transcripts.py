@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from understudy.persistence._reader import Reader
 
 
+NEWEST = 2**63 - 1
+"""A turn's number that none is above."""
+
+
 class Transcripts:
     """Reads turns."""
 
@@ -33,19 +37,20 @@ class Transcripts:
         )
         return [turn_of(row) for row in rows]
 
-    def tail(self, session_key: str, chars: int, *, after: int = 0) -> str:
-        """The last ``chars`` characters of what was said, as ``role: text`` lines, of turns after ``after``.
+    def tail(self, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
+        """The last ``chars`` characters of what was said, as ``role: text`` lines.
 
-        Read backwards along an index: the length of the session does not matter.
+        Of turns after number ``after``, up to and with number ``until``. Read backwards along an index: the length
+        of the session does not matter.
         """
         with self._reader.cursor() as cursor:
             cursor.execute(
                 """
                 SELECT role, substr(text, -?1) FROM turns
-                WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?2) AND id > ?3
+                WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?2) AND id > ?3 AND id <= ?4
                 ORDER BY id DESC
                 """,
-                (max(chars, 1), session_key, after),
+                (max(chars, 1), session_key, after, until),
             )
             # Row by row: a tail needs a few turns, not the session.
             return tail_of(cursor, chars)
