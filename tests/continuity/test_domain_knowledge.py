@@ -13,7 +13,7 @@ from understudy.protocol import Spawn
 from understudy.protocol.domain_knowledge import marked_knowledge
 
 if TYPE_CHECKING:
-    from understudy.actors.runners import AsyncFunctionContext
+    from understudy.actors.runners import AsyncFunctionContext, Runner
     from understudy.protocol import SpawnPacket
 
 SYSTEM = """\
@@ -69,7 +69,10 @@ def test_the_section_is_read_item_by_item(system: str | None, items: tuple[str, 
 
 def test_a_child_gets_the_callers_list_and_the_parents_section(manual_clock: ManualClock) -> None:
     """The caller's first, nothing twice."""
-    runners = {"default": ModelRunner(ScriptedModel([]), system=SYSTEM), "child": FunctionRunner(tell_known)}
+    runners: dict[str, Runner] = {
+        "default": ModelRunner(ScriptedModel([]), system=SYSTEM),
+        "child": FunctionRunner(tell_known),
+    }
     with Runtime(":memory:", clock=manual_clock, runners=runners) as runtime:
         spawn = Spawn(task="x", runner="child", domain_knowledge=("Mine.", KNOWN[3]))
         told = runtime.session(MAIN).spawn(spawn).result(timeout=30).output

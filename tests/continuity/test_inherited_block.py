@@ -22,7 +22,7 @@ from understudy.protocol.model import ModelRequest, ToolCall, Turn
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from understudy.actors.runners import AsyncFunctionContext
+    from understudy.actors.runners import AsyncFunctionContext, Runner
     from understudy.persistence import Ledger
     from understudy.protocol import SpawnPacket
     from understudy.protocol.model import ModelEvent
@@ -158,7 +158,7 @@ def test_a_secret_known_only_later_is_taken_out_when_it_is_read(store: Ledger, t
 @pytest.mark.parametrize("where", [":memory:", None])
 def test_a_child_inherits_without_a_model_call(manual_clock: ManualClock, where: str | None) -> None:
     """Proven by a parent whose model raises."""
-    runners = {"default": ModelRunner(Broken()), "child": FunctionRunner(tell_inherited)}
+    runners: dict[str, Runner] = {"default": ModelRunner(Broken()), "child": FunctionRunner(tell_inherited)}
     with Runtime(where, clock=manual_clock, runners=runners) as runtime:
         session = runtime.session(MAIN)
         assert session.spawn(Spawn(task="x", runner="child", announce=False)).result(timeout=30).output == "nothing"
