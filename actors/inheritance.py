@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from understudy.persistence import Ledger
     from understudy.protocol import RuntimeConfig, SessionKey, SpawnPacket
 
-# Longer than most secrets: one that is known only now is taken out whole before the tail is cut, not cut in two.
-_MARGIN = 512
-
 
 def inherited_block(store: Ledger, session_key: str, *, tail_chars: int, until: int | None = None) -> str | None:
     """The section for a child of this session, as of turn ``until`` or of now; None when there is nothing.
@@ -27,7 +24,7 @@ def inherited_block(store: Ledger, session_key: str, *, tail_chars: int, until: 
     checkpoint = store.sessions.checkpoint(session_key, until=until)
     covered = 0 if checkpoint is None else checkpoint.last_turn_id
     clean = store.redactor.text
-    tail = clean_tail(store, session_key, tail_chars, after=covered, until=until)
+    tail = store.transcripts.tail(session_key, tail_chars, after=covered, until=until)
     title = session.title and clean(session.title)
     if checkpoint is None:
         return render_inherited(title=title, tail=tail)
@@ -38,14 +35,6 @@ def inherited_block(store: Ledger, session_key: str, *, tail_chars: int, until: 
         entities=[clean(entity) for entity in checkpoint.entities],
         constraints=[clean(constraint) for constraint in checkpoint.constraints],
     )
-
-
-def clean_tail(store: Ledger, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
-    """The last characters of what was said; a secret is taken out also if it became known after it was said."""
-    if chars <= 0:
-        return ""
-    said = store.transcripts.tail(session_key, chars + _MARGIN, after=after, until=until)
-    return store.redactor.text(said)[-chars:]
 
 
 def inheriting(packet: SpawnPacket, store: Ledger, config: RuntimeConfig) -> SpawnPacket:

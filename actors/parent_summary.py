@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from understudy.actors.clock import within
-from understudy.actors.inheritance import clean_tail
 from understudy.actors.models.retry import retrying
 from understudy.protocol.condense import condense
 from understudy.protocol.model import ModelRequest, TextDelta, Turn, UsageReport
@@ -29,7 +28,7 @@ _MOST_CHARACTERS = 60_000
 async def summarise_parent(run: LiveRun) -> str | None:
     """The summary, or None: where there is nothing to summarise, and, with a warning, where it cannot be had."""
     session, backstage = run.session, run.backstage
-    said = clean_tail(backstage.store, session.key, _MOST_CHARACTERS)
+    said = backstage.store.transcripts.tail(session.key, _MOST_CHARACTERS)
     if not said.strip():
         return None
     model: Model | None = getattr(backstage.runners.get(session.place.runner), "model", None)

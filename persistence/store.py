@@ -71,7 +71,7 @@ class Store:
         self.hosts = Hosts(reader)
         self.outbox = Outbox(reader)
         self.dead_letters = DeadLetters(reader)
-        self.transcripts = Transcripts(reader)
+        self.transcripts = Transcripts(reader, redactor)
         self.search = Search(reader)
         self.ingest = Ingest(self, wall_ms)
         self.results = Results(self, results_dir, wall_ms)

@@ -29,7 +29,7 @@ class MemoryTranscripts(Transcripts):
 
     def tail(self, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
         with self._tables:
-            return tail_of(self._from_the_end(session_key, after, until), chars)
+            return tail_of(self._from_the_end(session_key, after, until), chars, self._redactor)
 
     def taken_in(self, path: str) -> tuple[int, str] | None:
         with self._tables:
@@ -40,7 +40,7 @@ class MemoryTranscripts(Transcripts):
             if number <= after:
                 return
             if number <= until:
-                yield role, self._redactor.text(text)
+                yield role, text
 
     def _rows(self, session_key: str) -> list[TurnRow]:
         session = self._tables.sessions.get(session_key)

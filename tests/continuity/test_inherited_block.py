@@ -291,6 +291,19 @@ def test_a_resumed_child_inherits_what_it_had_inherited(tmp_path: Path) -> None:
     assert "Friday" in str(heard[0])
 
 
+def test_a_follow_up_begins_with_the_brief_of_the_first_run(manual_clock: ManualClock) -> None:
+    """What was inherited then, though there is more to inherit now: the child's history is its own."""
+    model = ScriptedModel(["one", "two"])
+    with a_host(manual_clock, ModelRunner(model)) as runtime:
+        session = runtime.session(MAIN)
+        say(runtime.store, "Release on Friday")
+        first = session.spawn(Spawn(task="x", cleanup="keep")).result(timeout=30)
+        session.follow_up(first.session_key, "And now?", wait=30)
+    briefs = [request.turns[1].text for request in model.requests]
+    assert briefs[0] == briefs[1]
+    assert "│ user: Release on Friday" in briefs[0]
+
+
 def test_a_child_that_queued_has_what_was_said_when_it_was_spawned(manual_clock: ManualClock) -> None:
     """It stands for the moment at which somebody delegated."""
     gate = Gate(manual_clock)
