@@ -23,6 +23,7 @@ from understudy.actors.hooks import Hooks
 from understudy.actors.host import incarnation, process_started
 from understudy.actors.mind import Mind
 from understudy.actors.runners.model import ModelRunner
+from understudy.actors.searching import Searcher
 from understudy.actors.session import Place, SessionActor
 from understudy.actors.tree import Tally, tree_budget
 from understudy.actors.watchdog import Watchdog
@@ -54,6 +55,7 @@ logger = logging.getLogger("understudy")
 
 A = TypeVar("A", bound=LoopActor)
 DEFAULT_RUNNER = "default"
+DEFAULT_AGENT = "default"
 IN_MEMORY = ":memory:"
 
 # It bounds every part, and survives objects that cannot show themselves.
@@ -191,7 +193,7 @@ class Core:
         known_workspace = None if record is None else record.workspace_dir
         workspace_dir = _canonical(workspace or known_workspace or ".")
         place = Place(
-            agent_id=agent_id or (record.agent_id if record is not None else "default"),
+            agent_id=agent_id or (record.agent_id if record is not None else DEFAULT_AGENT),
             visibility=visibility or (record.visibility if record is not None else "isolated"),
             workspace_dir=workspace_dir,
             cwd=_canonical(cwd or (record.cwd if record is not None and record.cwd else workspace_dir)),
@@ -279,6 +281,13 @@ class Core:
         return self.store.runs.find(
             runner=runner, status=status, since=since, parent_session_key=session_key, limit=limit, cursor=cursor
         )
+
+    def searcher(self, session_key: str | None, agent_id: str | None, visibility: Visibility) -> Searcher:
+        """Who searches: an agent, or whoever's the session is that is named, as that one may see."""
+        if agent_id is None:
+            record = None if session_key is None else self.store.sessions.get(session_key)
+            agent_id = DEFAULT_AGENT if record is None else record.agent_id
+        return Searcher(self.store, agent_id, visibility, session_key)
 
     def start_actor(
         self, actor_class: type[A], *args: Any, parent: ActorRef[Any] | None = None, **kwargs: Any

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from understudy.actors.hooks import call_hook
 from understudy.actors.idempotency import conflict
+from understudy.actors.parent_summary import summarise_parent
 from understudy.persistence import DuplicateRunError, StoreError
 from understudy.persistence.operations import AcceptRun, AppendTurns, OpenSession, StartRun
 from understudy.protocol import Rejection, RunId
@@ -23,6 +24,9 @@ logger = logging.getLogger("understudy")
 async def accept(run: LiveRun) -> bool:
     """Make the run durable and tell whoever asked; or undo everything and tell them why."""
     backstage, packet = run.backstage, run.packet
+    if run.wants_summary:
+        summary = await summarise_parent(run)
+        packet = run.packet = packet.model_copy(update={"parent_summary": summary})
     rollback: Rollback | None = None
     if backstage.hooks.prepare_spawn is not None:
         rollback = await call_hook(backstage.kernel, backstage.hooks.prepare_spawn, packet)

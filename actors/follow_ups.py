@@ -10,6 +10,7 @@ from understudy.actors import control
 from understudy.actors.admission import admit
 from understudy.actors.clock import within
 from understudy.actors.errors import NotSentError, UnknownRunError
+from understudy.actors.inheritance import inheriting
 from understudy.actors.live_run import LiveRun
 from understudy.actors.sending import admitted
 from understudy.persistence.redaction import REDACTED
@@ -147,7 +148,7 @@ def _home(session: SessionActor, packet: SpawnPacket) -> SessionActor:
 
 def _packet(before: SpawnPacket, message: str, backstage: Backstage) -> SpawnPacket:
     """The child's packet with a new task: where it works, how long, with what and for whom stays."""
-    return before.model_copy(
+    return inheriting(before, backstage.store, backstage.config).model_copy(
         update={
             "run_id": backstage.next_run_id(),
             "task": message,

@@ -84,6 +84,7 @@ class LiveRun:
         "unstored",
         "usage",
         "waited",
+        "wants_summary",
     )
 
     def __init__(  # noqa: PLR0915 - a line a fact
@@ -116,6 +117,8 @@ class LiveRun:
         self.announce = False
         self.waited = False
         """Whether the result is somebody's tool answer, and so not narrated as well."""
+        self.wants_summary = False
+        """Whether the child is to have its parent's conversation in short; made before it is accepted."""
         self.exchange: Exchange | None = None
         """Between its model's tool calls and their results, once it has called any."""
         self.is_follow_up = False

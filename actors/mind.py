@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from understudy.actors.searching import Searcher
 from understudy.actors.tools.context import ToolContext
 from understudy.actors.turns.exchange import Exchange
 from understudy.actors.turns.history import closed
@@ -75,6 +76,7 @@ class Mind:
                 backstage.kernel.pool.run,
                 lambda: session,
                 runner.delegating.authority,
+                search=Searcher(backstage.store, place.agent_id, place.visibility),
             ),
             clock=backstage.clock,
             max_steps=backstage.config.max_steps,

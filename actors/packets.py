@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from understudy.actors.tree import run_budget
+from understudy.persistence import StoreError
 from understudy.protocol import Rejection, SessionKey, SpawnPacket
 from understudy.protocol.authority import narrowed
 
@@ -50,6 +51,21 @@ def assemble(
     timeout = min(spawn.timeout_ms or max_steps * config.per_step_timeout_ms, config.max_run_timeout_ms)
     owner = session.owner
     asked = spawn.model_fields_set
+    more = {} if asked.isdisjoint(_AS_ASKED) else {name: getattr(spawn, name) for name in _AS_ASKED if name in asked}
+    # What the parent's own system prompt marks; runners that are no models have nothing of the kind.
+    known = getattr(backstage.runners.get(place.runner), "domain_knowledge", ())
+    if known:
+        more["domain_knowledge"] = tuple(dict.fromkeys((*spawn.domain_knowledge, *known)))
+    if config.inherit_context if spawn.inherit_context is None else spawn.inherit_context:
+        try:
+            inherited = session.legacy.now()
+        except StoreError as error:
+            return Rejection(
+                reason="store_unavailable",
+                message=f"what the child inherits could not be read, so the spawn was not accepted: {error}",
+            )
+        if inherited is not None:
+            more["inherited_until"], more["inherited_context"] = inherited
     # What is left out of a packet has the packet's own default: validating it again would cost more than the spawn.
     return SpawnPacket(
         run_id=run_id,
@@ -75,7 +91,7 @@ def assemble(
         budget=run_budget(spawn.budget, config),
         restart=spawn.restart or config.restart_policy,
         graph_shared_dir=None if spawn.graph is None else backstage.graph_dir(spawn.graph.graph_id),
-        **({} if asked.isdisjoint(_AS_ASKED) else {name: getattr(spawn, name) for name in _AS_ASKED if name in asked}),
+        **more,
     )
 
 

@@ -9,6 +9,7 @@ from understudy.actors.conclusion import outputs_of
 from understudy.actors.delivery import bring, bury
 from understudy.actors.endings import ghost
 from understudy.actors.host import surely_dead
+from understudy.actors.inheritance import inheriting
 from understudy.actors.live_run import LiveRun
 from understudy.persistence.operations import FinishRun, HostStopped, RestartRun
 from understudy.persistence.redaction import REDACTED
@@ -155,7 +156,7 @@ async def _take_over(session: SessionActor, record: RunRecord, *, queued: bool) 
     (taken,) = await backstage.store.transaction(take)
     if not taken:
         return False
-    packet, facts = record.packet, record.facts
+    packet, facts = inheriting(record.packet, backstage.store, backstage.config), record.facts
     if facts.deadline_at is not None:
         packet = packet.model_copy(update={"deadline_at": facts.deadline_at})
     run = LiveRun(packet, session, [], now=facts.accepted_at)

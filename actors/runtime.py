@@ -11,12 +11,14 @@ from understudy.actors._kernel.loop import DEFAULT_GRACE
 from understudy.actors.bookkeeping import AsyncSubAgentSessionManager, SubAgentSessionManager
 from understudy.actors.faces import AsyncSession, Session
 from understudy.actors.handles import AsyncRunHandle, RunHandle
+from understudy.actors.searching import USUAL_HITS
 from understudy.protocol import RunId
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from understudy.persistence import DeadLetterRecord
+    from understudy.persistence import DeadLetterRecord, SearchHit
+    from understudy.persistence.operations import Visibility
 
 
 class Runtime(Core):
@@ -74,6 +76,22 @@ class Runtime(Core):
     def subagents(self) -> SubAgentSessionManager:
         """Sub-agents as plain records."""
         return SubAgentSessionManager(self._backstage, self.open_session)
+
+    def search(
+        self,
+        query: str,
+        *,
+        session_key: str | None = None,
+        agent_id: str | None = None,
+        visibility: Visibility = "isolated",
+        limit: int = USUAL_HITS,
+    ) -> list[SearchHit]:
+        """The turns that fit best, at most 20: of one session, or of all an agent may see.
+
+        Who asks is ``agent_id``; left out it is whoever's session is named, else "default". As a ``shared`` agent
+        it also sees other agents' sessions that are shared.
+        """
+        return self.searcher(session_key, agent_id, visibility)(query, limit=limit)
 
     def dead_letters(
         self, session_key: str | None = None, *, replayed: bool = False, limit: int = 100
@@ -134,6 +152,22 @@ class AsyncRuntime(Core):
     def subagents(self) -> AsyncSubAgentSessionManager:
         """Sub-agents as plain records."""
         return AsyncSubAgentSessionManager(self._backstage, self.open_session)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        session_key: str | None = None,
+        agent_id: str | None = None,
+        visibility: Visibility = "isolated",
+        limit: int = USUAL_HITS,
+    ) -> list[SearchHit]:
+        """The turns that fit best, at most 20: of one session, or of all an agent may see.
+
+        Who asks is ``agent_id``; left out it is whoever's session is named, else "default". As a ``shared`` agent
+        it also sees other agents' sessions that are shared.
+        """
+        return await self._kernel.pool.run(lambda: self.searcher(session_key, agent_id, visibility)(query, limit=limit))
 
     async def dead_letters(
         self, session_key: str | None = None, *, replayed: bool = False, limit: int = 100

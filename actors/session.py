@@ -20,6 +20,7 @@ from understudy.actors.endings import killed
 from understudy.actors.errors import SessionClosedError, UnknownRunError
 from understudy.actors.follow_ups import follow_up, reply_within
 from understudy.actors.idempotency import SeenKeys
+from understudy.actors.inheritance import Legacy
 from understudy.actors.live_run import LiveRun
 from understudy.actors.packets import assemble, child_prefix
 from understudy.actors.roster import Roster
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from understudy.persistence.operations import Visibility
     from understudy.protocol.authority import Authority
     from understudy.protocol.events import EventName, EventValue
+    from understudy.protocol.model import UsageReport
     from understudy.protocol.spawn import ReplyTo
 
 logger = logging.getLogger("understudy")
@@ -94,6 +96,8 @@ class SessionActor(LoopActor):
         self.depth = 0
         self.root_key = key
         self.child_prefix = child_prefix(place.agent_id)
+        self.legacy = Legacy(backstage.store, key, backstage.config.tail_chars)
+        """What its next child inherits."""
         self.roster = Roster(backstage)
         self.fostered: dict[SessionActor, None] = {}
         """Sessions of children that have finished while their own children still work."""
@@ -247,6 +251,8 @@ class SessionActor(LoopActor):
         run = LiveRun(packet, self, replies, now=now)
         run.announce = announce and spawn.mode == "background"
         run.waited = waited
+        history = spawn.include_parent_history or self.backstage.config.include_parent_history
+        run.wants_summary = history == "summary"
         run.reply_to = listeners
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
@@ -402,6 +408,13 @@ class SessionActor(LoopActor):
     def exchange(self) -> Exchange | None:
         """Whether a model's tool calls wait for their results; None where no model has called any."""
         return self.own_exchange if self.owner is None else self.owner.exchange
+
+    def consumed(self, report: UsageReport) -> None:
+        """A model call was made for this session, outside of its own turns: it counts where those do."""
+        if self.owner is None:
+            self.tree.add(report.usage)
+        else:
+            self.owner.take(report)
 
     def touch(self, path: str) -> None:
         """The session's own model used a file."""

@@ -35,6 +35,8 @@ class GroupCommit:
         self._redactor = redactor
         self._hook = hook
         self._connection: sqlite3.Connection | None = connect()
+        self.commits = 0
+        """How many there were; counted before anybody is told of one."""
 
     def commit(self, group: Sequence[Pending]) -> list[tuple[Pending, Outcome]]:
         """Commit what can be committed; says of each transaction how it went. Never raises."""
@@ -82,6 +84,7 @@ class GroupCommit:
                     cursor.execute("ROLLBACK")
                     continue
                 cursor.execute("COMMIT")
+                self.commits += 1
                 outcomes.update(zip(left, answers, strict=True))
                 return None
         except BaseException as error:  # noqa: BLE001 - whatever it is, the callers must hear of it

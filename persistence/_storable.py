@@ -18,13 +18,20 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+NOT_STORED = "inherited_context"
+"""The field of a packet that is read from the parent's turns again when it is needed: no row holds a copy of it."""
+
+_LEFT_OUT = {NOT_STORED}
+
+
 def document(model: BaseModel) -> str:
     """``model`` as JSON. NUL is replaced: SQLite would take it for the end of the text it extracts."""
+    left_out = _LEFT_OUT if NOT_STORED in model.__dict__ else None
     try:
-        written = model.model_dump_json(exclude_none=True)
+        written = model.model_dump_json(exclude_none=True, exclude=left_out)
     except ValueError:
         # Pydantic refuses lone surrogates; they are rare, so only then the longer way is gone.
-        written = plain_document(model.model_dump(mode="json", exclude_none=True))
+        written = plain_document(model.model_dump(mode="json", exclude_none=True, exclude=left_out))
     if "\\u0000" in written:
         written = _ESCAPE.sub(lambda found: "\ufffd" if found[1] == "u0000" else found[0], written)
     return written

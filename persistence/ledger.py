@@ -30,6 +30,10 @@ class Ledger(Protocol):
     ingest: Ingest
     results: Results
 
+    @property
+    def version(self) -> int:
+        """Moves with every commit of this process: what was read since it last moved is still so."""
+
     def transaction(self, *operations: Operation, point: Point | None = None) -> Commit:
         """Commit ``operations`` together or not at all."""
 

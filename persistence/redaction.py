@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from understudy.persistence._storable import document, storable
+from understudy.persistence._storable import NOT_STORED, document, storable
 from understudy.protocol import EndReason, RunId, SessionKey, Usage
 from understudy.protocol.authority import Authority
 from understudy.protocol.result import Condensation
@@ -223,7 +223,10 @@ class Redactor:
         written = document(model)
         texts: list[str] = []
         # Its field names are ours and no secrets, so that only what they hold is looked at.
-        if _gather(model.__dict__.values(), texts):
+        fields = model.__dict__
+        if fields.get(NOT_STORED) is not None:
+            fields = {**fields, NOT_STORED: None}
+        if _gather(fields.values(), texts):
             said = "\n".join(texts)
             # A NUL would end the text for whoever takes it out of the document in SQL.
             if not (_suspect(said.lower()) or self._registered(said) or "\x00" in said):

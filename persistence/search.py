@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from understudy.persistence.transcripts import NEWEST
 from understudy.protocol import SessionKey
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ SUBSTRING_WINDOW = 20_000
 _EXCERPT_BEFORE, _EXCERPT = 80, 240
 # A word may stand inside other words so often before an excerpt is content with one of those.
 _PATIENCE = 100
-_NEWEST = 2**63 - 1
 
 Hit: TypeAlias = tuple[str, int, str, str, int]
 """Session, time, role, text and number of a turn that was found."""
@@ -177,7 +177,7 @@ def _by_words(cursor: sqlite3.Cursor, given: dict[str, Any], match: str) -> list
 def _bounds(cursor: sqlite3.Cursor, given: dict[str, Any]) -> tuple[int, int | None]:
     """The numbers between which a named session's turns lie: its matches are then found without a detour."""
     if given["key"] is None:
-        return 0, _NEWEST
+        return 0, NEWEST
     first, last = cursor.execute(
         """
         SELECT (SELECT min(id) FROM turns WHERE session_id = sessions.id),

@@ -14,6 +14,7 @@ from understudy.persistence.records import (
     Page,
     SessionRecord,
 )
+from understudy.persistence.transcripts import NEWEST
 from understudy.protocol import RunId, SessionKey, WorkingContext
 
 if TYPE_CHECKING:
@@ -71,14 +72,27 @@ class Sessions:
         )
         return None if row is None else WorkingContext(tuple(json.loads(row[0])), row[1], row[2])
 
-    def checkpoint(self, session_key: str) -> Checkpoint | None:
-        """The session's last checkpoint."""
+    def mark(self, session_key: str) -> tuple[int, int]:
+        """The numbers of the session's last turn and of its last checkpoint; 0 where there is none."""
+        row: Any = self._reader.row(
+            """
+            SELECT coalesce((SELECT max(id) FROM turns WHERE session_id = sessions.id), 0),
+                   coalesce((SELECT max(id) FROM checkpoints WHERE session_id = sessions.id), 0)
+            FROM sessions WHERE session_key = ?
+            """,
+            (session_key,),
+        )
+        return (0, 0) if row is None else (row[0], row[1])
+
+    def checkpoint(self, session_key: str, *, until: int = NEWEST) -> Checkpoint | None:
+        """The session's last checkpoint; with ``until`` the last that covers no turn after that number."""
         row: Any = self._reader.row(
             """
             SELECT checkpoints.id, at, trigger, digest, entities, constraints, last_turn_id FROM checkpoints
-            JOIN sessions ON sessions.id = session_id WHERE session_key = ? ORDER BY checkpoints.id DESC LIMIT 1
+            JOIN sessions ON sessions.id = session_id WHERE session_key = ? AND last_turn_id <= ?
+            ORDER BY checkpoints.id DESC LIMIT 1
             """,
-            (session_key,),
+            (session_key, until),
         )
         if row is None:
             return None

@@ -53,6 +53,7 @@ class Store:
         path: Path,
         writer: ThreadWriter | InlineWriter,
         reader: Reader,
+        group: GroupCommit,
         *,
         redactor: Redactor,
         results_dir: Path,
@@ -63,13 +64,14 @@ class Store:
         self.redactor = redactor
         self._writer = writer
         self._reader = reader
+        self._group = group
         self._temporary = temporary
         self.runs = Runs(reader)
         self.sessions = Sessions(reader)
         self.hosts = Hosts(reader)
         self.outbox = Outbox(reader)
         self.dead_letters = DeadLetters(reader)
-        self.transcripts = Transcripts(reader)
+        self.transcripts = Transcripts(reader, redactor)
         self.search = Search(reader)
         self.ingest = Ingest(self, wall_ms)
         self.results = Results(self, results_dir, wall_ms)
@@ -126,11 +128,17 @@ class Store:
             Path(name),
             writer,
             reader,
+            group,
             redactor=redactor,
             results_dir=results_dir or Path(name).absolute().parent / "results",
             wall_ms=wall_ms,
             temporary=temporary,
         )
+
+    @property
+    def version(self) -> int:
+        """Moves with every commit of this process: what was read since it last moved is still so."""
+        return self._group.commits
 
     def transaction(self, *operations: Operation, point: Point | None = None) -> Commit:
         """Queue ``operations`` to be committed together or not at all; never blocks on the disk.

@@ -13,13 +13,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from understudy.persistence._reader import Reader
+    from understudy.persistence.redaction import Redactor
+
+
+# Longer than most secrets: so much more is read, that one is taken out whole before the tail is cut, not cut in two.
+_MARGIN = 512
+
+NEWEST = 2**63 - 1
+"""A turn's number that none is above."""
 
 
 class Transcripts:
     """Reads turns."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, redactor: Redactor) -> None:
         self._reader = reader
+        self._redactor = redactor
 
     def turns(self, session_key: str, *, after: int = 0, limit: int = -1) -> list[StoredTurn]:
         """A session's turns in order, from the one after number ``after``; at most ``limit`` if one is given."""
@@ -33,22 +42,23 @@ class Transcripts:
         )
         return [turn_of(row) for row in rows]
 
-    def tail(self, session_key: str, chars: int, *, after: int = 0) -> str:
-        """The last ``chars`` characters of what was said, as ``role: text`` lines, of turns after ``after``.
+    def tail(self, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
+        """The last ``chars`` characters of what was said, as ``role: text`` lines.
 
-        Read backwards along an index: the length of the session does not matter.
+        Of turns after number ``after``, up to and with number ``until``. Read backwards along an index: the length
+        of the session does not matter. A secret is taken out also if it became known after it was written.
         """
         with self._reader.cursor() as cursor:
             cursor.execute(
                 """
                 SELECT role, substr(text, -?1) FROM turns
-                WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?2) AND id > ?3
+                WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?2) AND id > ?3 AND id <= ?4
                 ORDER BY id DESC
                 """,
-                (max(chars, 1), session_key, after),
+                (max(chars, 1) + _MARGIN, session_key, after, until),
             )
             # Row by row: a tail needs a few turns, not the session.
-            return tail_of(cursor, chars)
+            return tail_of(cursor, chars, self._redactor)
 
     def taken_in(self, path: str) -> tuple[int, str] | None:
         """How far a transcript file was taken in, and the fingerprint of what lay before; None for a new one."""
@@ -60,16 +70,18 @@ class Transcripts:
         return "\n".join(f"{stored.turn.role}: {stored.turn.text}" for stored in self.turns(session_key))
 
 
-def tail_of(said: Iterator[tuple[str, str]], chars: int) -> str:
+def tail_of(said: Iterator[tuple[str, str]], chars: int, redactor: Redactor) -> str:
     """The last ``chars`` characters of ``said``, roles and texts from the last one back; takes what it needs."""
+    if chars <= 0:
+        return ""
     lines: list[str] = []
-    left = chars
+    left = chars + _MARGIN
     while left > 0 and (turn := next(said, None)) is not None:
         line = "{}: {}".format(*turn)
         left -= len(line) + (1 if lines else 0)  # and the line break before the next
         lines.append(line)
     lines.reverse()
-    return "\n".join(lines)[-chars:] if chars > 0 else ""
+    return redactor.text("\n".join(lines))[-chars:]
 
 
 def turn_of(row: Any) -> StoredTurn:

@@ -66,7 +66,7 @@ class RuntimeConfig(BaseModel):
     # What a child knows.
     objective_reinforcement: bool = True
     include_parent_history: ParentHistory = "none"
-    parent_summary_max_tokens: AtLeastOne = 1_000
+    parent_summary_max_tokens: Annotated[int, Field(ge=100, le=100_000)] = 1_000
     inherit_context: bool = True
     tail_chars: Annotated[int, Field(ge=0, le=20_000)] = 3_000
     recent_files_max: Annotated[int, Field(ge=1, le=1_000)] = 10

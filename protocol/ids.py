@@ -56,7 +56,10 @@ class _Id(str):
 
 
 class Made:
-    """Marks a field that takes ids, not text (text only from JSON): checked without leaving pydantic's own code."""
+    """Marks a field for what the runtime made: from JSON it is validated, else only its type is looked at.
+
+    That is done without leaving pydantic's own code. An id's type says that it is well formed.
+    """
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:

@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     Field,
     InstanceOf,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     StringConstraints,
@@ -135,7 +136,8 @@ class SpawnPacket(BaseModel):
     authority: Authority | None = None
     expected_outputs: tuple[PrintableLine, ...] = ()
     parent_summary: PrintableText | None = None
-    inherited_context: PrintableText | None = None
+    inherited_context: Annotated[str, Made] | None = None
+    inherited_until: NonNegativeInt | None = None
     workspace_dir: PrintableLine
     cwd: PrintableLine
     env: Env = Field(default_factory=dict, repr=False)

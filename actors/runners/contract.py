@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from understudy.actors.errors import SessionClosedError
+from understudy.actors.searching import Searcher
 from understudy.actors.turns.exchange import Exchange
 from understudy.protocol.model import Turn
 from understudy.protocol.runner import Said
@@ -95,6 +96,12 @@ class RunContext:
     def own_session(self) -> SessionActor:
         """The session this run's own children live under; made when the first one is wanted."""
         return self._run.own_session()
+
+    @property
+    def searcher(self) -> Searcher:
+        """Searches as the parent's agent, always, and the parent's session if no other is named."""
+        run = self._run
+        return Searcher(run.backstage.store, run.packet.agent_id, run.session.place.visibility, run.session.key)
 
     @property
     def deadline(self) -> float:

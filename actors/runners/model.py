@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from understudy.actors.tools import FILE_TOOLS, Toolbox
 from understudy.actors.tools.context import ToolContext
+from understudy.actors.tools.session_search import session_search
 from understudy.actors.tools.subagents import SUB_AGENT_TOOLS
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
 from understudy.protocol._explain import nearest
 from understudy.protocol.authority import within
+from understudy.protocol.domain_knowledge import marked_knowledge
 from understudy.protocol.model import Turn
 from understudy.protocol.prompt import brief, system_prompt
 from understudy.protocol.runner import Said
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from understudy.actors.runners.contract import RunContext
     from understudy.actors.tools import Tool
@@ -25,12 +27,16 @@ if TYPE_CHECKING:
     from understudy.protocol.model import Model
     from understudy.protocol.runner import RunnerEvent
 
+Extractor: TypeAlias = "Callable[[str | None], Iterable[str]]"
+"""Takes a system prompt, gives the knowledge in it, item by item."""
+
 
 class ModelRunner:
     """Runs ``model`` with ``tools``; ``system`` is what the host says to every agent of this kind.
 
     The same runner serves as the mind of a session (``session.prompt``) and of its sub-agents. ``approve`` is asked
-    before each call of a tool that needs approval.
+    before each call of a tool that needs approval. ``domain_knowledge`` finds in ``system`` what every child is told;
+    by default that is the section ``## Domain Knowledge``.
 
     Example:
         >>> from understudy.actors.testing import ScriptedModel
@@ -44,13 +50,16 @@ class ModelRunner:
         tools: Iterable[Tool] | None = None,
         system: str | None = None,
         approve: Approve | None = None,
+        domain_knowledge: Extractor = marked_knowledge,
     ) -> None:
         self.model = model
-        self.toolbox = Toolbox(*(FILE_TOOLS if tools is None else tools))
+        self.toolbox = Toolbox(*(FILE_TOOLS if tools is None else tools), session_search)
         self.delegating = Toolbox(*self.toolbox.tools, *SUB_AGENT_TOOLS)
         """The same tools, and those to delegate with: for whoever is no leaf."""
         self.system = system
         self.approve = approve
+        self.domain_knowledge = tuple(domain_knowledge(system))
+        """What agents of this kind hand down to every child."""
 
     def refusal(self, spawn: Spawn) -> str | None:
         """Why ``spawn`` cannot be taken: a tool group that its child could never have."""
@@ -77,7 +86,13 @@ class ModelRunner:
             model=self.model,
             toolbox=toolbox,
             tools=ToolContext(
-                packet.cwd, packet.workspace_dir, clock, context.blocking, context.own_session, toolbox.authority
+                packet.cwd,
+                packet.workspace_dir,
+                clock,
+                context.blocking,
+                context.own_session,
+                toolbox.authority,
+                search=context.searcher,
             ),
             clock=clock,
             max_steps=packet.max_steps,
@@ -92,5 +107,5 @@ class ModelRunner:
             yield Said(turn)
         # The first turn is the bare task, as it is stored; the model gets the whole brief. The packet's own task is
         # another one in a follow-up, where it stands at the end.
-        history[0] = Turn("user", brief(packet, task=history[0].text))
+        history[0] = Turn("user", brief(packet, task=history[0].text, own=self.system))
         yield await TurnLoop(means, context).run(history)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from understudy.actors.clock import Clock
+    from understudy.actors.searching import Searcher
     from understudy.actors.session import SessionActor
     from understudy.protocol.authority import Authority
 
@@ -36,3 +37,5 @@ class ToolContext:
     """Gives the session the caller's own sub-agents live under; None outside a runtime."""
     authority: Authority | None = None
     """What the caller can hand down to them: the tools it has itself."""
+    search: Searcher | None = None
+    """Looks up what was said, as the agent whose tool this is; None outside of a runtime."""

@@ -132,14 +132,13 @@ def save_checkpoint(tables: Tables, new: op.SaveCheckpoint, undo: Undo) -> int:
     if session is None:
         raise LookupError(f"there is no session {new.session_key} to checkpoint: open it first")
     undo += [
-        (setattr, session, "checkpoint", session.checkpoint),
+        (setattr, session, "checkpoints", session.checkpoints),
         (setattr, tables, "last_checkpoint", tables.last_checkpoint),
     ]
     tables.last_checkpoint += 1
     covered = session.turns[-1][0] if session.turns else 0
-    session.checkpoint = Checkpoint(
-        tables.last_checkpoint, new.at, new.trigger, new.digest, new.entities, new.constraints, covered
-    )
+    saved = Checkpoint(tables.last_checkpoint, new.at, new.trigger, new.digest, new.entities, new.constraints, covered)
+    session.checkpoints += (saved,)
     return tables.last_checkpoint
 
 

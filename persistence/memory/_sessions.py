@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from understudy.persistence._paging import cursor_number, cut
 from understudy.persistence.records import Checkpoint, DeadLetterRecord, HostRecord, OutboxEntry, Page, SessionRecord
 from understudy.persistence.sessions import DeadLetters, Hosts, Outbox, Sessions, session_of
+from understudy.persistence.transcripts import NEWEST
 from understudy.protocol import RunId, SessionKey
 
 if TYPE_CHECKING:
@@ -63,11 +64,23 @@ class MemorySessions(Sessions):
             session = self._tables.sessions.get(session_key)
             return None if session is None else session.context
 
-    def checkpoint(self, session_key: str) -> Checkpoint | None:
+    def mark(self, session_key: str) -> tuple[int, int]:
+        tables = self._tables
+        with tables.turn:  # and not `with tables`, which costs more: this is asked for every spawn
+            if tables.closed:
+                tables.refuse_if_closed()
+            session = tables.sessions.get(session_key)
+            if session is None:
+                return 0, 0
+            checkpoints = session.checkpoints
+            return session.turns[-1][0] if session.turns else 0, checkpoints[-1].id if checkpoints else 0
+
+    def checkpoint(self, session_key: str, *, until: int = NEWEST) -> Checkpoint | None:
         text = self._redactor.text
         with self._tables:
             session = self._tables.sessions.get(session_key)
-            last = None if session is None else session.checkpoint
+            stored = () if session is None else reversed(session.checkpoints)
+            last = next((each for each in stored if each.last_turn_id <= until), None)
         if last is None:
             return None
         return replace(

@@ -7,6 +7,7 @@ from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from understudy.persistence._storable import NOT_STORED
 from understudy.persistence.errors import StoreClosedError
 from understudy.persistence.operations import OpenSession
 from understudy.protocol import EndReason, RunId, SessionKey, SpawnPacket
@@ -34,6 +35,7 @@ _SESSION, _PARENT = _PACKET.index("session_key"), _PACKET.index("parent_session_
 _RUN_IDS = tuple(_PACKET.index(name) for name in ("run_id", "parent_run_id"))
 _KEYS = tuple(_PACKET.index(name) for name in ("session_key", "parent_session_key", "root_session_key"))
 _ENV = _PACKET.index("env")
+_NOT_STORED = _PACKET.index(NOT_STORED)
 
 
 def pack_packet(packet: SpawnPacket) -> Values:
@@ -45,6 +47,7 @@ def pack_packet(packet: SpawnPacket) -> Values:
     for place in _KEYS:
         values[place] = str(values[place])
     values[_ENV] = tuple(packet.env.items())
+    values[_NOT_STORED] = None
     return tuple(values)
 
 
@@ -146,9 +149,9 @@ _OPENED = attrgetter(*OpenSession.__dataclass_fields__)
 
 
 class Session:
-    """A session's row, with its turns, its working context and its last checkpoint."""
+    """A session's row, with its turns, its working context and its checkpoints."""
 
-    __slots__ = ("_opened", "checkpoint", "completed_at", "context", "holder", "number", "turns", "updated_at")
+    __slots__ = ("_opened", "checkpoints", "completed_at", "context", "holder", "number", "turns", "updated_at")
 
     def __init__(self, number: int, opened: OpenSession) -> None:
         self.number = number
@@ -158,7 +161,7 @@ class Session:
         self.completed_at: int | None = None
         self.context: WorkingContext | None = None
         self.turns: list[TurnRow] = []
-        self.checkpoint: Checkpoint | None = None
+        self.checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
     def opened(self) -> OpenSession:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from understudy.persistence._round import calls_document
-from understudy.persistence.transcripts import Transcripts, tail_of, turn_of
+from understudy.persistence.transcripts import NEWEST, Transcripts, tail_of, turn_of
 from understudy.protocol.model import ToolCall
 
 if TYPE_CHECKING:
@@ -27,19 +27,20 @@ class MemoryTranscripts(Transcripts):
             rows = [row for row in self._rows(session_key) if row[0] > after]
             return [turn_of(self._discreet(row)) for row in (rows if limit < 0 else rows[:limit])]
 
-    def tail(self, session_key: str, chars: int, *, after: int = 0) -> str:
+    def tail(self, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
         with self._tables:
-            return tail_of(self._from_the_end(session_key, after), chars)
+            return tail_of(self._from_the_end(session_key, after, until), chars, self._redactor)
 
     def taken_in(self, path: str) -> tuple[int, str] | None:
         with self._tables:
             return self._tables.ingests.get(path)
 
-    def _from_the_end(self, session_key: str, after: int) -> Iterator[tuple[str, str]]:
+    def _from_the_end(self, session_key: str, after: int, until: int) -> Iterator[tuple[str, str]]:
         for number, _, _, role, text, _, _ in reversed(self._rows(session_key)):
             if number <= after:
                 return
-            yield role, self._redactor.text(text)
+            if number <= until:
+                yield role, text
 
     def _rows(self, session_key: str) -> list[TurnRow]:
         session = self._tables.sessions.get(session_key)

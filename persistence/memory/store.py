@@ -54,6 +54,8 @@ class MemoryStore:
         """``results_dir`` must be given for results to be exported: without a file there is no place beside it."""
         self.redactor = Redactor(secrets)
         self._hook = commit_hook
+        self.version = 0
+        """Moves with every transaction: what was read since it last moved is still so."""
         self._tables = tables = Tables()
         # Declared as the questions they answer, so that nobody depends on where the answers come from.
         self.runs: Runs = MemoryRuns(tables, self.redactor)
@@ -76,6 +78,7 @@ class MemoryStore:
         undo: Undo = []
         tables = self._tables
         with tables.turn:
+            self.version += 1
             if tables.closed:
                 tables.refuse_if_closed()
             try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from _ratio import Ratio, interleaved, median_ratio
 
+from understudy.actors.inheritance import inherited_block
 from understudy.persistence import Store, _writer
 from understudy.persistence.operations import AppendTurns, OpenSession
 from understudy.protocol import SessionKey
@@ -115,19 +116,27 @@ def _group_commit(runs: int) -> Ratio:
     )  # fmt: skip
 
 
-def _tail(runs: int) -> Ratio:
+def _long_and_short(runs: int, name: str, read: Callable[[Store, str], object]) -> Ratio:
+    """Reading the end of a transcript of 1 M characters beside that of one of 10 k."""
     with tempfile.TemporaryDirectory() as folder:
         store = _opened(folder, "store", "short", "long")
         for key, characters in (("short", 10_000), ("long", 1_000_000)):
             _fill(store, key, [f"{number} {LINE}" for number in range(characters // len(f"user: 100 {LINE}\n"))])
-        tails = {key: partial(_repeat, partial(store.transcripts.tail, key, TAIL), 500) for key in ("short", "long")}
-        taken = interleaved(tails, runs)
+        reads = {key: partial(_repeat, partial(read, store, key), 500) for key in ("short", "long")}
+        taken = interleaved(reads, runs)
         store.close()
     micros = statistics.median(run["long"] for run in taken) / 500 * 1e6
-    return Ratio(
-        f"tail of {TAIL:,} characters, 1 M-character transcript ÷ 10 k", median_ratio(taken, "long", "short"), 1.5,
-        note=f"{micros:.0f} µs",
-    )  # fmt: skip
+    return Ratio(name, median_ratio(taken, "long", "short"), 1.5, note=f"{micros:.0f} µs")
+
+
+def _tail(runs: int) -> Ratio:
+    name = f"tail of {TAIL:,} characters, 1 M-character transcript ÷ 10 k"
+    return _long_and_short(runs, name, lambda store, key: store.transcripts.tail(key, TAIL))
+
+
+def _inherited(runs: int) -> Ratio:
+    name = "inherited block, parent of 1 M characters ÷ 10 k"
+    return _long_and_short(runs, name, lambda store, key: inherited_block(store, key, tail_chars=TAIL))
 
 
 # A word for every share of the turns it is in: everywhere, in between, and rare.
@@ -167,4 +176,4 @@ def _search(runs: int) -> Ratio:
 
 def measure(runs: int = 5) -> list[Ratio]:
     """The store's lines of the bar."""
-    return [_turns(runs), _group_commit(runs), _tail(runs), _search(runs)]
+    return [_turns(runs), _group_commit(runs), _tail(runs), _inherited(runs), _search(runs)]

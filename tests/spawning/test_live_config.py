@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _stage import MAIN, a_host, answer, died, hang
 
-from understudy.actors import NotSentError
-from understudy.actors.testing import ManualClock
+from understudy.actors import ModelRunner, NotSentError
+from understudy.actors.testing import ManualClock, ScriptedModel
 from understudy.protocol import RuntimeConfig, Spawn, SpawnRejected
 from understudy.protocol.model import Turn
 from understudy.protocol.runner import Said
@@ -31,10 +31,6 @@ OF_LATER_ISSUES = {
     "condensation_strategy",
     "narrative_casting",
     "objective_reinforcement",
-    "include_parent_history",
-    "parent_summary_max_tokens",
-    "inherit_context",
-    "tail_chars",
 }
 
 
@@ -221,6 +217,16 @@ def restarts(config: Config, folder: Path) -> object:
     return seen
 
 
+def handed_down(config: Config, folder: Path) -> object:
+    """What the child of a talkative parent is told."""
+    models = {"default": ScriptedModel(["x" * 4_000, "in short: " + "word " * 1_000]), "child": ScriptedModel(["done"])}
+    with a_host(ManualClock(), config=config, runners={n: ModelRunner(m) for n, m in models.items()}) as runtime:
+        session = runtime.session(MAIN, workspace=folder)
+        session.prompt("talk")
+        session.spawn(Spawn(task="x", runner="child")).result(timeout=30)
+    return models["child"].requests[0].turns[1].text
+
+
 def _next_life(clock: ManualClock) -> ManualClock:
     """Another clock, later than the last by as long as a host is believed to live."""
     following = ManualClock()
@@ -251,6 +257,11 @@ LIVE: dict[str, tuple[Scene, Config, Config]] = {
     "max_result_tokens": (long_output, {}, {"max_result_tokens": 100}),
     "result_retention_ms": (file_kept, {}, {"result_retention_ms": 3_600_000}),
     "result_tag_prefix": (note, {}, {"result_tag_prefix": "Report"}),
+    "include_parent_history": (handed_down, {}, {"include_parent_history": "summary"}),
+    "parent_summary_max_tokens": (handed_down, {"include_parent_history": "summary"},
+                                  {"include_parent_history": "summary", "parent_summary_max_tokens": 200}),
+    "inherit_context": (handed_down, {}, {"inherit_context": False}),
+    "tail_chars": (handed_down, {}, {"tail_chars": 100}),
     "recent_files_max": (files, {}, {"recent_files_max": 3}),
     "max_run_timeout_ms": (ends_after, {}, {"max_run_timeout_ms": 20_000}),
     "per_step_timeout_ms": (ends_after, {}, {"per_step_timeout_ms": 1_000}),
