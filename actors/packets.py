@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from understudy.actors.tools.toolbox import within
 from understudy.actors.tree import run_budget
 from understudy.protocol import Rejection, SessionKey, SpawnPacket
 
@@ -85,4 +86,6 @@ def _narrowed(asked: tuple[str, ...] | None, parents: tuple[str, ...] | None) ->
     """Groups only ever narrow: the child's are the parent's, or fewer."""
     if asked is None or parents is None:
         return parents if asked is None else asked
-    return tuple(group for group in asked if group in parents)
+    # ``mcp:docs`` of a parent's ``mcp`` is fewer; of ``mcp``, where the parent has ``mcp:docs``, that one is left.
+    kept = [group for group in asked if any(within(group, had) for had in parents)]
+    return tuple(dict.fromkeys(kept + [had for had in parents if any(within(had, group) for group in asked)]))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from understudy.actors.mcp.names import is_mcp
+from understudy.actors.mcp.servers import servers_of
 from understudy.actors.tools import FILE_TOOLS, Toolbox
 from understudy.actors.tools.context import ToolContext
 from understudy.actors.tools.subagents import GROUP, sub_agent_tools
@@ -14,7 +17,7 @@ from understudy.protocol.prompt import brief, system_prompt
 from understudy.protocol.runner import Said
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Collection, Iterable
 
     from understudy.actors.runners.contract import RunContext
     from understudy.actors.tools import Tool
@@ -28,7 +31,8 @@ class ModelRunner:
     """Runs ``model`` with ``tools``; ``system`` is what the host says to every agent of this kind.
 
     The same runner serves as the mind of a session (``session.prompt``) and of its sub-agents. ``approve`` is asked
-    before each call of a tool that needs approval.
+    before each call of a tool that needs approval. Sub-agents also get the MCP servers that ``.mcp.json`` in their cwd
+    names: all, none with ``mcp=False``, or those of ``mcp=("name", …)``.
 
     Example:
         >>> from understudy.actors.testing import ScriptedModel
@@ -42,35 +46,52 @@ class ModelRunner:
         tools: Iterable[Tool] | None = None,
         system: str | None = None,
         approve: Approve | None = None,
+        mcp: bool | Collection[str] = True,
     ) -> None:
+        if isinstance(mcp, str):
+            raise TypeError(f"mcp={mcp!r} is one name: write mcp=({mcp!r},)")
         self.model = model
         self.toolbox = Toolbox(*(FILE_TOOLS if tools is None else tools))
         self.system = system
         self.approve = approve
+        self.mcp = mcp
 
     async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
         """The child's turns, from where its history stands."""
         # A leaf has no tools to spawn with, whatever its groups say.
         tools = () if packet.is_leaf else sub_agent_tools(context.own_session)
         groups = packet.tool_groups
-        if groups is not None and packet.is_leaf:
-            groups = tuple(group for group in groups if group != GROUP)
+        if groups is not None:
+            # Which MCP servers there are is known only once they run: they are narrowed by themselves.
+            groups = tuple(g for g in groups if not is_mcp(g) and not (packet.is_leaf and g == GROUP))
         toolbox = Toolbox(*self.toolbox.tools, *tools).narrow(groups)
-        means = Means(
-            model=self.model,
-            toolbox=toolbox,
-            tools=ToolContext(packet.cwd, packet.workspace_dir, context.backstage.clock, context.blocking),
-            clock=context.backstage.clock,
-            max_steps=packet.max_steps,
-            system=system_prompt(packet, own=self.system),
-            model_name=packet.model,
-            deadline=context.deadline,
-            approve=self.approve,
-            on_attempt=context.attempted,
-        )
-        history, made_up = closed(context.history)
-        for turn in made_up:
-            yield Said(turn)
-        # The first turn is the bare task, as it is stored; the model gets the whole brief.
-        history[0] = Turn("user", brief(packet))
-        yield await TurnLoop(means, context).run(history)
+        servers = servers_of(packet, context, allowed=self.mcp)
+        try:
+            if servers is not None:
+                toolbox = Toolbox(*toolbox.tools, *await servers.start(taken={tool.name for tool in toolbox.tools}))
+            means = Means(
+                model=self.model,
+                toolbox=toolbox,
+                tools=ToolContext(packet.cwd, packet.workspace_dir, context.backstage.clock, context.blocking),
+                clock=context.backstage.clock,
+                max_steps=packet.max_steps,
+                system=system_prompt(packet, own=self.system),
+                model_name=packet.model,
+                deadline=context.deadline,
+                approve=self.approve,
+                on_attempt=context.attempted,
+            )
+            history, made_up = closed(context.history)
+            for turn in made_up:
+                yield Said(turn)
+            # The first turn is the bare task, as it is stored; the model gets the whole brief.
+            history[0] = Turn("user", brief(packet) if servers is None else brief(packet) + servers.notice())
+            yield await TurnLoop(means, context).run(history)
+        except asyncio.CancelledError:
+            if servers is not None:
+                # Killed, out of time, or the host stops: nobody waits for a goodbye.
+                servers.cut()
+            raise
+        finally:
+            if servers is not None:
+                await servers.close()

@@ -63,12 +63,12 @@ class Toolbox:
             return self
         wanted = list(groups)
         for group in wanted:
-            if not any(_within(tool.group, group) for tool in self.tools):
+            if not any(within(tool.group, group) for tool in self.tools):
                 allowed = ", ".join(self.groups) or "none: this agent has no tools"
                 raise ToolGroupError(
                     f"tool group {group!r} is not among this agent's{nearest(group, self.groups)}: it has {allowed}"
                 )
-        return Toolbox(*(tool for tool in self.tools if any(_within(tool.group, group) for group in wanted)))
+        return Toolbox(*(tool for tool in self.tools if any(within(tool.group, group) for group in wanted)))
 
     async def call(self, name: str, arguments: JsonObject, context: ToolContext) -> ToolOutcome:
         """Run the tool of this name; that there is none is an outcome too, naming the nearest there is."""
@@ -80,5 +80,6 @@ class Toolbox:
         return await tool.call(arguments, context)
 
 
-def _within(group: str, wanted: str) -> bool:
+def within(group: str, wanted: str) -> bool:
+    """Whether ``wanted`` names this group: itself, or a group it is part of."""
     return group == wanted or group.startswith(f"{wanted}:")

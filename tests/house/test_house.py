@@ -19,7 +19,10 @@ ALLOWED_OUTSIDE = {
     "persistence": {"pydantic", "sqlite_utils"},
     "actors": {"pydantic", "pykka", "tenacity", "pytest"},
 }
-ALLOWED_BELOW = {"actors/models": {"openai", "anthropic"}}  # extras: each model imports its own SDK when it is made
+ALLOWED_BELOW = {  # extras, imported when they are wanted: by a model that is made, by a child with MCP servers
+    "actors/models": {"openai", "anthropic"},
+    "actors/mcp": {"mcp", "mcp_types", "anyio", "httpx2"},
+}
 
 
 def imports(file: Path) -> set[str]:

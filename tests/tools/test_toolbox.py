@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.actors.tools import FILE_TOOLS, Tool, Toolbox, ToolGroupError, ToolOutcome, shell_tool, tool
-from understudy.actors.tools.toolbox import _within
+from understudy.actors.tools.toolbox import within
 
 if TYPE_CHECKING:
     from .conftest import Call
@@ -36,13 +36,13 @@ def test_however_often_it_is_narrowed_a_child_has_nothing_its_parent_lacks(steps
         try:
             child = box.narrow(groups)
         except ToolGroupError:
-            assert any(not any(_within(tool.group, group) for tool in box.tools) for group in groups or ())
+            assert any(not any(within(tool.group, group) for tool in box.tools) for group in groups or ())
             continue
         assert set(child.tools) <= set(box.tools)
         if groups is None:
             assert child is box
         else:
-            assert all(any(_within(tool.group, group) for group in groups) for tool in child.tools)
+            assert all(any(within(tool.group, group) for group in groups) for tool in child.tools)
             assert child.narrow(groups).tools == child.tools
         box = child
 
