@@ -96,17 +96,18 @@ class Connection:
         if self._living is None:
             return
         self._over.set()
-        with contextlib.suppress(TimeoutError):
-            await within(self._clock, CLOSE_SECONDS, self._gone())
-        self.cut()
-        await self._gone()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await within(self._clock, CLOSE_SECONDS, self._gone())
+        finally:
+            # Also when whoever closes it is cancelled meanwhile: then there is no time for the goodbye.
+            self.cut()
+            await self._gone()
 
     def cut(self) -> None:
-        """End it at once. Does not wait: what must not outlive the child is killed before the first await."""
+        """End it at once, without a goodbye and without waiting."""
         if self._living is not None:
             self._living.cancel()
-        if self._process is not None:
-            self._process.kill()
 
     async def _first_word(self) -> list[ListedTool]:
         return await asyncio.shield(self._listed)
@@ -163,13 +164,8 @@ class Connection:
 
     def _trouble(self) -> str | None:
         """What is wrong with its process, if it has one."""
-        if self._process is None:
-            return None
-        code, words = self._process.exit_code(), self._process.last_words()
-        trouble = self._process.trouble or (None if code is None else f"it ended with exit code {code}")
-        if trouble is None:
-            return None
-        return self._safe(f"{trouble}: {words.splitlines()[-1]}" if words else trouble)
+        trouble = None if self._process is None else self._process.trouble
+        return None if trouble is None else self._safe(trouble)
 
     def _told(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup):

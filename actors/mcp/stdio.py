@@ -1,10 +1,10 @@
-"""A server as a process of ours: JSON-RPC by lines over its pipes, and no survivor."""
+"""A server as a process of ours: JSON-RPC by lines over its streams, and no survivor."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import socket
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,8 +12,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from understudy.actors.clock import within
-from understudy.actors.tools._process import kill_group
-from understudy.actors.tools.shell import PASSED_ON
+from understudy.actors.processes import child_environment, launch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,14 +22,17 @@ if TYPE_CHECKING:
 
     from understudy.actors.clock import Clock
     from understudy.actors.mcp.plans import Plan
+    from understudy.actors.processes import Process
 
 MAX_LINE = 8 * 1024 * 1024
 """The longest message a server may write; a tool's answer is cut to far less."""
 MOST_GARBAGE = 1_000
 """So many lines that are no messages are skipped: some servers print a banner, none should print for ever."""
-GRACE = 2.0
+GRACE = 1.5
 """Seconds a server has to leave by itself once its input is closed."""
-_STDERR_KEPT = 2_000
+TERM_GRACE = 0.5
+"""And then, between TERM and KILL."""
+# Between the end of its output and the word of its exit.
 _LAST_MOMENT = 1.0
 
 
@@ -41,146 +43,90 @@ class ServerProcess:
         self._plan = plan
         self._cwd = cwd
         self._clock = clock
-        self._process: asyncio.subprocess.Process | None = None
-        self._ended = asyncio.Event()
-        self._stderr = b""
-        self.trouble: str | None = None
-        """What it did wrong, when that is known better here than by whoever waits for its answer."""
+        self._process: Process | None = None
+        self._silent = False
+        self._trouble: str | None = None
 
     @contextlib.asynccontextmanager
     async def streams(self) -> AsyncIterator[TransportStreams]:
-        """Start it, and carry messages until the block is left; then it is dead, with its group."""
-        process = await self._start()
+        """Start it, and carry messages until the block is left; then it is dead, with everything below it."""
+        process, feeding = await self._start()
         incoming, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         writing, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         carriers = [
             asyncio.ensure_future(self._listen(process, incoming)),
-            asyncio.ensure_future(self._speak(process, outgoing)),
-            asyncio.ensure_future(self._overhear(process)),
+            asyncio.ensure_future(self._speak(feeding, outgoing)),
         ]
+        grace = 0.0
         try:
             yield reading, writing
-            await self._let_go(process)
+            grace = TERM_GRACE
+            # The protocol's way to say goodbye: close its input, and give it a moment.
+            feeding.close()
+            await self._exit(process, GRACE)
+        except Exception:
+            await self.seen_out()
+            raise
         finally:
-            # Before anything is awaited: a cancelled task may not get another turn.
-            self.kill()
             for carrier in carriers:
                 carrier.cancel()
             for stream in (incoming, reading, writing, outgoing):
                 stream.close()
-            process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way
-            self._clock.work_started()  # death is certain now, and near: a manual clock waits for it
-            try:
-                await asyncio.shield(self._ended.wait())
-            finally:
-                self._clock.work_finished()
-
-    def kill(self) -> None:
-        """Kill it and its group, if it is there; its block ends by itself."""
-        if self._process is not None and self._process.returncode is None:
-            kill_group(self._process.pid)
-
-    def last_words(self) -> str:
-        """The end of what it wrote to its stderr."""
-        return self._stderr.decode(errors="replace").strip()
-
-    def exit_code(self) -> int | None:
-        """How it ended, if it has."""
-        return None if self._process is None else self._process.returncode
+            feeding.close()
+            await process.stop(grace)
 
     async def seen_out(self) -> None:
-        """Wait a moment for the end of a process that has fallen silent, so that its exit code can be told."""
-        if self._process is not None:
-            with contextlib.suppress(TimeoutError):
-                await within(self._clock, _LAST_MOMENT, self._ended.wait())
+        """Wait a moment for the exit of one that has fallen silent, so that it can be told."""
+        if self._process is not None and self._silent and self._trouble is None:
+            code = await self._exit(self._process, _LAST_MOMENT)
+            self._trouble = "it closed its output" if code is None else f"it ended with exit code {code}"
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        passed = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
-        starting = asyncio.ensure_future(
-            asyncio.get_running_loop().subprocess_exec(
-                lambda: _Streams(self._ended),
-                *self._plan.argv,
-                cwd=self._cwd,
-                env={**passed, **self._plan.env, "PWD": self._cwd},
-                start_new_session=True,
-            )
-        )
+    @property
+    def trouble(self) -> str | None:
+        """What it did wrong, with the last line of its stderr."""
+        if self._trouble is None or self._process is None:
+            return self._trouble
+        words = self._process.stderr_tail.strip().splitlines()
+        return f"{self._trouble}: {words[-1]}" if words else self._trouble
+
+    async def _start(self) -> tuple[Process, socket.socket]:
+        feeding, theirs = socket.socketpair()
+        feeding.setblocking(False)  # noqa: FBT003 - sockets have no keyword for it
+        env = child_environment(self._plan.env)
         try:
-            transport, protocol = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # It may be there already, and have children.
-            starting.add_done_callback(_kill_late)
+            with theirs:
+                self._process = await launch(
+                    self._plan.argv, cwd=self._cwd, env=env, clock=self._clock, stdin=theirs.fileno()
+                )
+        except BaseException:
+            feeding.close()
             raise
-        self._process = asyncio.subprocess.Process(transport, protocol, asyncio.get_running_loop())
-        return self._process
+        return self._process, feeding
 
-    async def _listen(
-        self, process: asyncio.subprocess.Process, incoming: MemoryObjectSendStream[SessionMessage | Exception]
-    ) -> None:
+    async def _listen(self, process: Process, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Hand its messages over; its end, and its nonsense, close the stream, which fails every call under way."""
-        assert process.stdout is not None
         garbage = 0
-        with incoming, contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
-            while garbage < MOST_GARBAGE:
-                try:
-                    line = await process.stdout.readline()
-                except ValueError:
-                    self.trouble = f"it wrote a line longer than {MAX_LINE} bytes"
-                    return
-                if not line:
-                    return
+        with incoming, contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async for line in process.lines(longest=MAX_LINE):
                 try:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValueError:
                     garbage += 1
+                    if len(line) > MAX_LINE or garbage == MOST_GARBAGE:
+                        self._trouble = "it writes to its stdout what is no JSON-RPC message"
+                        return
                     continue
                 await incoming.send(SessionMessage(message))
-            self.trouble = "it writes to its stdout what is no JSON-RPC message"
+            self._silent = True
 
-    async def _speak(
-        self, process: asyncio.subprocess.Process, outgoing: MemoryObjectReceiveStream[SessionMessage]
-    ) -> None:
-        assert process.stdin is not None
-        with outgoing, contextlib.suppress(ConnectionError):
+    async def _speak(self, feeding: socket.socket, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        loop = asyncio.get_running_loop()
+        with outgoing, contextlib.suppress(OSError):  # one that does not listen any more is about to end
             async for message in outgoing:
-                process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-                await process.stdin.drain()
+                data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                await loop.sock_sendall(feeding, data + b"\n")
 
-    async def _overhear(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        while data := await process.stderr.read(4096):
-            self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
-
-    async def _let_go(self, process: asyncio.subprocess.Process) -> None:
-        """The protocol's way to say goodbye: close its input, and give it a moment."""
-        assert process.stdin is not None
-        process.stdin.close()
+    async def _exit(self, process: Process, seconds: float) -> int | None:
         with contextlib.suppress(TimeoutError):
-            await within(self._clock, GRACE, self._ended.wait())
-
-
-class _Streams(asyncio.subprocess.SubprocessStreamProtocol):
-    """Hears of the process's own end. ``Process.wait`` would wait for everybody who holds its pipes, too."""
-
-    def __init__(self, ended: asyncio.Event) -> None:
-        super().__init__(limit=MAX_LINE, loop=asyncio.get_running_loop())
-        self._ended = ended
-        self._leader = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._leader = transport.get_pid()
-
-    def process_exited(self) -> None:
-        super().process_exited()
-        # What it left behind goes when it goes: later its number may be somebody else's.
-        kill_group(self._leader)
-        self._ended.set()
-
-
-def _kill_late(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, _Streams]]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        transport, _ = starting.result()
-        kill_group(transport.get_pid())
-        transport.close()
+            return await within(self._clock, seconds, process.wait())
+        return None

@@ -30,14 +30,14 @@ async def launch(
     cwd: str,
     env: Mapping[str, str],
     clock: Clock,
-    stdin: bytes | None = None,
+    stdin: bytes | int | None = None,
     merge_stderr: bool = False,
     pass_fds: Sequence[int] = (),
 ) -> Process:
     """Start ``argv`` in ``cwd``; raises OSError where that cannot be done, ValueError where ``argv`` or ``env`` is none.
 
-    ``env`` is all it gets (see `child_environment`), and PWD, which is ``cwd``. ``stdin`` is its whole input; without
-    it there is none. With ``merge_stderr`` both streams come as its output. ``pass_fds`` stay open in it under the same
+    ``env`` is all it gets (see `child_environment`), and PWD, which is ``cwd``. ``stdin`` is its whole input, or
+    a descriptor to read it from, which stays the caller's; without it there is none. With ``merge_stderr`` both streams come as its output. ``pass_fds`` stay open in it under the same
     numbers. Whoever calls this calls `Process.stop` in the end; when this call itself is cancelled nothing is left.
     """
     order = _order(argv, cwd, {**env, "PWD": cwd})
@@ -67,16 +67,16 @@ def _order(argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> bytes:
     return b"\0".join(map(os.fsencode, entries))
 
 
-def _below_a_warden(stdin: bytes | None, merge_stderr: bool, pass_fds: Sequence[int], clock: Clock) -> Process:
+def _below_a_warden(stdin: bytes | int | None, merge_stderr: bool, pass_fds: Sequence[int], clock: Clock) -> Process:
     ours, theirs = socket.socketpair()
     reading, writing = os.pipe()
     errors, complaining = (None, writing) if merge_stderr else os.pipe()
-    listening, feeding = (subprocess.DEVNULL, None) if not stdin else os.pipe()
+    listening, feeding = os.pipe() if isinstance(stdin, bytes) and stdin else (subprocess.DEVNULL, None)
     mine = [number for number in (reading, errors, feeding) if number is not None]
     try:
         started = subprocess.Popen(  # noqa: S603 - our own program
             [*_WARDEN, str(theirs.fileno()), str(os.getpid())],
-            stdin=listening,
+            stdin=stdin if isinstance(stdin, int) else listening,
             stdout=writing,
             stderr=complaining,
             pass_fds=(theirs.fileno(), *pass_fds),
@@ -93,5 +93,5 @@ def _below_a_warden(stdin: bytes | None, merge_stderr: bool, pass_fds: Sequence[
         theirs.close()
         for number in {writing, complaining, listening} - {subprocess.DEVNULL}:
             os.close(number)
-    feed = None if feeding is None or stdin is None else Feed(feeding, stdin)
+    feed = Feed(feeding, stdin) if feeding is not None and isinstance(stdin, bytes) else None
     return Process(started, ours, stdout=reading, stderr=errors, feed=feed, clock=clock)

@@ -127,7 +127,8 @@ class Process:
         finally:
             # A warden that still lives sees its line closed, and does the same by itself.
             self._close()
-        await self._reaped
+        with _in_flight(self._clock):
+            await self._reaped
         return proof
 
     async def _proof(self) -> None:

@@ -131,7 +131,7 @@ async def _put_down_when_started(starting: asyncio.Future[asyncio.subprocess.Pro
 
 async def _put_down(process: asyncio.subprocess.Process) -> None:
     """Kill the whole group, and see its leader gone."""
-    kill_group(process.pid)
+    _kill_group(process.pid)
     await asyncio.shield(process.wait())
 
 
@@ -177,8 +177,7 @@ async def _listen(output: _Output) -> tuple[_Listening, int]:
     return listening, writing
 
 
-def kill_group(leader: int) -> None:
-    """Kill a process and what it started, except what left its group."""
+def _kill_group(leader: int) -> None:
     # The group keeps the leader's number in use while it has any member, so this reaches nobody else.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
