@@ -8,7 +8,7 @@ from understudy.actors.control import ChildReport, KillReport
 from understudy.actors.errors import SessionBusy, SessionClosedError, SteerError, UnknownRunError
 from understudy.actors.faces import AsyncSession, Session
 from understudy.actors.handles import AsyncRunHandle, RunHandle
-from understudy.actors.runners import FunctionRunner, ModelRunner, Runner
+from understudy.actors.runners import FunctionRunner, ModelRunner, ProcessRunner, Runner
 from understudy.actors.runtime import AsyncRuntime, Runtime
 from understudy.actors.tools import tool
 
@@ -25,6 +25,7 @@ __all__ = [
     "LoopActor",
     "MessageActor",
     "ModelRunner",
+    "ProcessRunner",
     "RunHandle",
     "Runner",
     "Runtime",
