@@ -98,6 +98,25 @@ def test_a_server_ends_with_its_child_in_the_middle_of_a_call(project: Project, 
 
 
 @SLOW
+def test_a_server_does_not_outlive_a_host_that_was_killed(project: Project) -> None:
+    """With SIGKILL, while the server, which ignores that its input ends, is being started."""
+    script = "trap '' TERM; sleep 600 & echo $$ $! >pids.tmp; mv pids.tmp pids; while :; do wait; done"
+    (project.cwd / "stubborn.sh").write_text(script)
+    project.names(docs={"command": "sh", "args": ["stubborn.sh"]})
+    program = """
+from understudy.actors import ModelRunner, Runtime
+from understudy.actors.testing import ScriptedModel
+from understudy.protocol import Spawn
+with Runtime(runners={"default": ModelRunner(ScriptedModel([]))}) as runtime:
+    runtime.session("agent:atlas:main").spawn(Spawn(task="Do it")).result(timeout=600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=project.cwd) as host:
+        until_there(project.cwd / "pids")
+        host.kill()
+    until_gone(project.pids())
+
+
+@SLOW
 def test_a_call_that_takes_too_long_is_stopped_and_the_server_serves_on(project: Project) -> None:
     """Its time is up on the runtime's clock; the next call is answered."""
     hangs = project.cwd / "hangs"
