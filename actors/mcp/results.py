@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from mcp_types import AudioContent, BlobResourceContents, EmbeddedResource, ImageContent, ResourceLink, TextContent
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 
 from understudy.actors.tools.outcome import ToolOutcome
 
@@ -33,5 +41,6 @@ def _told(block: ContentBlock) -> str:
             return f"[resource {block.name}: {block.uri}]"
         case EmbeddedResource(resource=BlobResourceContents() as blob):
             return f"[resource {blob.uri}, {len(blob.blob) * 3 // 4} bytes: cannot be shown here]"
-        case EmbeddedResource():
-            return f"[resource {block.resource.uri}]\n{block.resource.text}"
+        case EmbeddedResource(resource=TextResourceContents() as text):
+            return f"[resource {text.uri}]\n{text.text}"
+    return "[content of a kind that is not known here]"

@@ -15,7 +15,7 @@ from understudy.actors.tools.tool import foreign_tool
 from understudy.protocol.framing import frame
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from mcp_types import Tool as ListedTool
 
@@ -139,13 +139,24 @@ class Servers:
         left_out = max(len(listed) - MOST_TOOLS, 0)
         for each in listed[:MOST_TOOLS]:
             name = tool_name(connection.plan.name, each.name, taken)
-            if name in taken or len(json.dumps(each.input_schema)) > MAX_SCHEMA:
+            if name in taken or not _usable(each.input_schema):
                 left_out += 1
                 continue
             taken.add(name)
             yield _tool(connection, each, name)
         if left_out:
-            self._notices.append(f"{connection.plan.name} has {left_out} more tools: too many, too large, or twice.")
+            self._notices.append(
+                f"{connection.plan.name} has {left_out} more tools, which are too many, too large, or wrong."
+            )
+
+
+def _usable(schema: Mapping[str, object]) -> bool:
+    """Whether a model can be shown it: a provider refuses the whole request for one schema that is no object's."""
+    return (
+        schema.get("type") == "object"
+        and isinstance(schema.get("properties", {}), dict)
+        and len(json.dumps(schema)) <= MAX_SCHEMA
+    )
 
 
 def _tool(connection: Connection, listed: ListedTool, name: str) -> Tool:
@@ -158,7 +169,7 @@ def _tool(connection: Connection, listed: ListedTool, name: str) -> Tool:
         call,
         name=name,
         description=(listed.description or listed.title or listed.name)[:MAX_DESCRIPTION],
-        parameters=listed.input_schema,
+        parameters={"properties": {}, **listed.input_schema},
         group=f"{GROUP}:{connection.plan.name}",
         mode="write" if changes else "read",
         timeout_ms=CALL_MS,

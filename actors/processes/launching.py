@@ -37,9 +37,9 @@ async def launch(
     """Start ``argv`` in ``cwd``; raises OSError where that cannot be, ValueError where no program could be told so.
 
     ``env`` is all it gets (see `child_environment`), and PWD, which is ``cwd``. ``stdin`` is its whole input, or a
-    descriptor it reads from, which stays the caller's; without it there is none. With ``merge_stderr`` both streams come
-    as its output. ``pass_fds`` stay open in it under the same numbers. Whoever calls this calls `Process.stop` in the
-    end; when this call itself is cancelled nothing is left.
+    descriptor it reads from, which stays the caller's; without it there is none. With ``merge_stderr`` both streams
+    come as its output. ``pass_fds`` stay open in it under the same numbers. Whoever calls this calls `Process.stop` in
+    the end; when this call itself is cancelled nothing is left.
     """
     order = _order(argv, cwd, {**env, "PWD": cwd})
     process = _below_a_warden(stdin, merge_stderr, pass_fds, clock)

@@ -105,7 +105,8 @@ class Tool:
 
     def _names(self) -> list[str]:
         if self._arguments is None:
-            return list(self.parameters.get("properties", ()))
+            properties = self.parameters.get("properties")
+            return list(properties) if isinstance(properties, dict) else []
         return [field.alias for field in self._arguments.model_fields.values() if field.alias is not None]
 
     async def _run(self, given: dict[str, object], arguments: JsonObject, context: ToolContext) -> ToolOutcome:

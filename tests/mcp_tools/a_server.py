@@ -43,6 +43,7 @@ TOOLS = [
     Tool(name="hang", description="Never answers.", input_schema=NOTHING),
     Tool(name="where", description="Its folder, its variables.", input_schema=NOTHING),
     Tool(name="look at", description="Reads a file.", input_schema=PATH),
+    Tool(name="huge", description="Takes very much.", input_schema={**TEXT, "description": "x" * 30_000}),
     Tool(
         name="put",
         description="Writes a file.",

@@ -57,7 +57,11 @@ def test_a_child_uses_the_servers_of_its_folder(project: Project, monkeypatch: p
         env={"KEY": SECRET},
     )
     assert (result.end_reason, result.output) == (EndReason.COMPLETED, "Done.")
-    assert project.notices == []
+    assert project.notices == ["docs has 1 more tools: too many, too large, or wrong."]
+    assert project.mcp_tools() == [
+        f"mcp__docs__{name}"
+        for name in ["echo", "fail", "picture", "flood", "crash", "hang", "where", "look_at", "put"]
+    ]
     echo, fail, picture, flood, where, look, put, wrong = project.answers()
     assert (echo, fail) == ("hello", "it went wrong")
     assert picture == "here:\n[image image/png, 3 bytes: cannot be shown here]\n[resource file:///notes.txt]\nnoted"
