@@ -145,9 +145,7 @@ class Servers:
             taken.add(name)
             yield _tool(connection, each, name)
         if left_out:
-            self._notices.append(
-                f"{connection.plan.name} has {left_out} more tools, which are too many, too large, or wrong."
-            )
+            self._notices.append(f"{connection.plan.name} has {left_out} more tools: too many, too large, or wrong.")
 
 
 def _usable(schema: Mapping[str, object]) -> bool:
