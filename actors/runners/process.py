@@ -38,7 +38,7 @@ _SECRET_LENGTH = 8
 
 
 class _Discretion:
-    """Takes secrets out of a worker's words, what the spawn's env gave it included: they reach results, logs, models."""
+    """Takes secrets out of a worker's words, those of the spawn's env included: they reach results, logs, models."""
 
     def __init__(self, packet: SpawnPacket, context: RunContext) -> None:
         self._given = Redactor(value for value in packet.env.values() if len(value) >= _SECRET_LENGTH)
