@@ -98,6 +98,7 @@ class Warden:
         needed, survivors = killing.end_tree(os.getpid(), self._leader, self._waits)
         needed.setdefault((self._leader, ticks), "none")
         self._reap()
+        self._bury()
         for mark in survivors:
             needed[mark] = "ALIVE"
         self._say("ended " + " ".join(f"{pid}:{began}:{how}" for (pid, began), how in needed.items()))
@@ -157,6 +158,16 @@ class Warden:
                     self._say(f"exited {code}")
                 return
             os.waitpid(dead.si_pid, 0)
+
+    @staticmethod
+    def _bury() -> None:
+        """Let all the dead go, the leader too: in a container there may be nobody who would do it after us."""
+        pid = -1
+        while pid:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
 
     def _reap_leader(self) -> None:
         pid, status = (0, 0) if self._exited else os.waitpid(self._leader, os.WNOHANG)
