@@ -24,7 +24,6 @@ ALLOWED_BELOW = {
     "actors/models": {"openai", "anthropic"},  # extras: each model imports its own SDK when it is made
     "actors/processes": {"killing"},  # the warden's neighbour: a program that starts in milliseconds imports no package
 }
-}
 
 
 def imports(file: Path) -> set[str]:
