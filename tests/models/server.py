@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 USAGE = {"input": 100, "cached": 40, "output": 20}
 """What every answer reports: 100 input tokens in all, 40 of them from the cache, and 20 output tokens."""
 
+_USED = {
+    "prompt_tokens": USAGE["input"],
+    "completion_tokens": USAGE["output"],
+    "total_tokens": USAGE["input"] + USAGE["output"],
+    "prompt_tokens_details": {"cached_tokens": USAGE["cached"]},
+}
+
 
 @dataclass(frozen=True)
 class Say:
@@ -111,6 +118,9 @@ class ModelServer:
             if isinstance(answer, Fail):
                 writer.write(_failure(answer))
                 await writer.drain()
+            elif isinstance(answer, Say) and not asked.body.get("stream"):
+                writer.write(_whole(answer))
+                await writer.drain()
             else:
                 await self._stream(answer, dialect, reader, writer)
         writer.close()
@@ -179,6 +189,23 @@ def _failure(answer: Fail) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
 
 
+def _whole(answer: Say) -> bytes:
+    """The answer in one piece, as OpenAI's format has it, for clients that do not stream."""
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": "".join(pieces)}}
+        for call_id, name, pieces in answer.calls
+    ]
+    message = {"role": "assistant", "content": "".join(answer.pieces), **({"tool_calls": calls} if calls else {})}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    body = json.dumps(
+        {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": _USED}
+    )
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return (head + body).encode()
+
+
 def _openai(answer: Say) -> Iterator[tuple[str, bytes]]:
     def chunk(**more: Any) -> bytes:
         base = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
@@ -197,13 +224,7 @@ def _openai(answer: Say) -> Iterator[tuple[str, bytes]]:
             yield "call", choice({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     finish = "length" if answer.stop == "length" else "tool_calls" if answer.calls else "stop"
     yield "end", choice({}, finish)
-    usage = {
-        "prompt_tokens": USAGE["input"],
-        "completion_tokens": USAGE["output"],
-        "total_tokens": USAGE["input"] + USAGE["output"],
-        "prompt_tokens_details": {"cached_tokens": USAGE["cached"]},
-    }
-    yield "end", chunk(usage=usage)
+    yield "end", chunk(usage=_USED)
     yield "end", b"data: [DONE]\n\n"
 
 
