@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from understudy.actors.models._room import Room
 from understudy.actors.models.errors import ProviderError
 from understudy.actors.models.retry import retrying
 from understudy.actors.tools.outcome import ToolOutcome
@@ -42,6 +45,9 @@ WRAP_UP = (
     "You have used all your steps. Write your final answer now, with what you have: what is done, what is not, and "
     "what the next agent should do."
 )
+
+# What a call's failure is to whoever asked for the work; everything else is the provider's.
+_FAILURES: Mapping[str, ErrorKind] = {"context_full": "context_full", "runaway": "invalid_output"}
 
 Approve: TypeAlias = Callable[[ToolCall], Awaitable[bool] | bool]
 """Asked before a tool that needs approval runs; the answer is for this one call."""
@@ -98,6 +104,8 @@ class TurnLoop:
     def __init__(self, means: Means, voice: Voice) -> None:
         self._means = means
         self._voice = voice
+        self._draft = io.StringIO()
+        """The answer under way."""
         self._cycles = CycleDetector()
         self._warned = False
         self._reasks = 0
@@ -137,28 +145,38 @@ class TurnLoop:
         if aside:
             turns.append(Turn("user", aside))
         request = ModelRequest(tuple(turns), means.toolbox.specs() if with_tools else (), means.model_name)
-        text: list[str] = []
+        # Not a list: a million small pieces would take many times what they say.
+        text = self._draft = io.StringIO()
+        room = Room("model")  # a model of the host's own may know no limit
         calls: list[ToolCall] = []
         truncated = False
-        async for event in retrying(
+        answer = retrying(
             lambda: means.model.complete(request),
             clock=means.clock,
             deadline=means.deadline,
             on_attempt=means.on_attempt,
-        ):
-            if isinstance(event, ToolCall):
-                calls.append(event)
-            elif isinstance(event, Truncated):
-                truncated = True
-            else:
-                if isinstance(event, TextDelta):
-                    text.append(event.text)
-                self._voice.emit(event)
-        return _Answer("".join(text), tuple(calls), truncated)
+        )
+        # Closed here and now, whatever happens: nobody pays for words that nobody reads.
+        async with contextlib.aclosing(answer):
+            async for event in answer:
+                if isinstance(event, ToolCall):
+                    room.take_call(event.id, event.name)
+                    calls.append(event)
+                elif isinstance(event, Truncated):
+                    truncated = True
+                else:
+                    if isinstance(event, TextDelta):
+                        room.take(event.text)
+                        text.write(event.text)
+                    self._voice.emit(event)
+        return _Answer(text.getvalue(), tuple(calls), truncated)
 
     def _failed(self, error: ProviderError, history: list[Turn]) -> Final:
-        said = next((turn.text for turn in reversed(history) if turn.role == "assistant" and turn.text), "")
-        kind: ErrorKind = "context_full" if error.kind == "context_full" else "provider"
+        """What there is of the answer that broke off, else the last one that was whole."""
+        said = self._draft.getvalue()
+        if not said.strip():
+            said = next((turn.text for turn in reversed(history) if turn.role == "assistant" and turn.text), "")
+        kind = _FAILURES.get(error.kind, "provider")
         return Final(said, Failure(kind=kind, message=str(error), retryable=error.retryable))
 
     def _judge(self, history: list[Turn], answer: _Answer) -> Final | None:
