@@ -79,6 +79,10 @@ class Mind:
         )
         try:
             final = await TurnLoop(means, self).run(history)
+        except BaseException:
+            # Given up in the middle, perhaps of an exchange: what is stored is read again, and closed, by the next.
+            self._history = None
+            raise
         finally:
             self._exchange.end()
             if session.owed:
@@ -93,6 +97,9 @@ class Mind:
     async def _recall(self) -> list[Turn]:
         """The session's history, read once; a call that a crash cut off is closed for good."""
         if self._history is None:
+            # First what is on its way to the store: whatever is read here does not arrive a second time.
+            await self.flush()
+            await self._exchange.settled()
             stored = self._session.backstage.store.transcripts.turns(self._session.key)
             self._history, made_up = closed([each.turn for each in stored])
             self._session.arrived.clear()

@@ -497,6 +497,8 @@ class SessionActor(LoopActor):
                 run.seen_out = True
                 if run.actor is not None:
                     self.backstage.kernel.cancel(run.actor)
+                if run.exchange is not None:
+                    run.exchange.end()  # its model's tools will not answer any more: results need not wait for them
                 if run.nested is not None:
                     await run.nested._interrupt_resumable()  # noqa: SLF001 - the same class
                     await run.nested.end_children(stopped)

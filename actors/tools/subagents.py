@@ -14,6 +14,7 @@ from understudy.protocol.narrative import narrate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.tool import Tool
     from understudy.protocol import SubAgentResult
@@ -61,7 +62,7 @@ def sub_agent_tools(  # noqa: C901 - three small functions around one variable
             raise ToolError(f"run {run} is doing this already")
         if not wait:
             return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
-        return _told(session, await run.settled)
+        return _told(session, await _awaited(run))
 
     @tool(group=GROUP, paths=())
     async def sessions_kill(run_id: str, reason: str = "no longer needed") -> str:
@@ -86,7 +87,7 @@ def sub_agent_tools(  # noqa: C901 - three small functions around one variable
                 return _listed(session)
             ids = [_run_id(run_id) for run_id in run_ids or ()]
             if action == "wait":
-                results = await control.wait(session, ids)
+                results = await _results(session, ids)
                 return "\n\n".join(_told(session, result) for result in results.values())
             if len(ids) != 1 or message is None:
                 raise ToolError("steer takes one run id and a message")
@@ -96,6 +97,39 @@ def sub_agent_tools(  # noqa: C901 - three small functions around one variable
         return f"Run {ids[0]} has been told."
 
     return sessions_spawn, sessions_kill, subagents
+
+
+async def _awaited(run: LiveRun) -> SubAgentResult:
+    """The result as a tool's answer; where nobody is left to take that, it comes as any other."""
+    run.waited = True
+    try:
+        return await run.settled
+    except BaseException:
+        run.waited = False
+        raise
+
+
+async def _results(session: SessionActor, ids: list[RunId]) -> dict[RunId, SubAgentResult]:
+    """What these runs ended with, or end with; each is the answer of the tool that waits, and is not told again."""
+    for run_id in ids:
+        control.owned(session, run_id)  # of others nothing is told
+    runs = session.backstage.store.runs
+    # Not `control.wait` for these: it waits for the merge, and the merge for the tools to come back.
+    there = {run_id: result for run_id in ids if (result := runs.result(run_id)) is not None}
+    missing = [run_id for run_id in ids if run_id not in there]
+    if ids and not missing:
+        return there
+    waited = [run for run in map(session.backstage.live.get, missing) if run is not None and run.session is session]
+    for run in waited:
+        run.waited = True
+    try:
+        later = await control.wait(session, missing)
+    except BaseException:
+        for run in waited:
+            run.waited = False
+        raise
+    everything = there | later
+    return {run_id: everything[run_id] for run_id in ids if run_id in everything}
 
 
 def _run_id(text: str) -> RunId:
