@@ -236,3 +236,24 @@ def test_a_model_may_wait_for_what_it_started_in_the_background(tmp_path: Path) 
             assert runtime.store.outbox.undelivered() == []
 
     asyncio.run(main())
+
+
+def test_a_host_stops_although_a_resumable_childs_tools_are_at_work(lives: Lives) -> None:
+    """A result that waits for the end of the exchange holds up nobody, and is there when the child resumes."""
+    strikes = Strikes(lives.clock)
+    tools = [strikes.tool()]
+    background = ToolCall("d", "sessions_spawn", {**DELEGATE.arguments, "wait": False})
+    child = ModelRunner(ScriptedModel([[background, STRIKE], "never"]), tools=tools)
+    below = ModelRunner(ScriptedModel([["found ", lives.clock.gate()]]))
+    with lives.host(child, others={"below": below}) as runtime:
+        runtime.session(KEY, workspace=lives.folder).spawn(Spawn(task="work", restart="resume"))
+        lives.clock.run_until_idle()
+        assert strikes.count == 1
+    after = ScriptedModel(["done"])
+    with lives.host(ModelRunner(after, tools=tools), others={"below": below}) as runtime:
+        lives.clock.run_until_idle()
+        assert runtime.store.outbox.undelivered() == []
+    (request,) = after.requests
+    assert well_formed(request)
+    assert told_of(request, "[Subagent Result: looker]") == 1
+    assert strikes.count == 1

@@ -497,7 +497,7 @@ def test_one_model_serves_several_event_loops(make: Callable[..., ProviderModel]
     async def test(model: ProviderModel, server: ModelServer) -> None:
         models.append(model)
         first = models[0]
-        first._settings["base_url"] = server.openai_url if make is openai_model else server.anthropic_url  # type: ignore[attr-defined]
+        first._settings["base_url"] = server.openai_url if make is openai_model else server.anthropic_url
         assert TextDelta("x") in [event async for event in first.complete(HELLO)]
         await first.close()
 

@@ -285,8 +285,8 @@ def test_a_late_answer_is_an_answer(dialect: Dialect, who: str, tmp_path: Path) 
     assert outcome[1:] == ("At last.", None)
 
 
-MOST_MEMORY = 64 * 1024 * 1024
-"""Room for a few copies of the longest answer, the store's included; a 50 MB answer held once or twice is over it."""
+MOST_MEMORY = 48 * 1024 * 1024
+"""Room for several copies of the longest answer; less than a 50 MB answer that is held once."""
 
 
 @both

@@ -135,11 +135,12 @@ CONTEXT = "[working-context]\nproject_dir: /project\nrecent_files:\n" + "".join(
 def test_what_a_sub_agent_read_is_in_its_parents_next_request(dialect: Dialect, wait: bool, project: Path) -> None:
     """Three files, newest first; and every byte of the conversation is as in its golden file."""
     answered = asyncio.Event()
-    reading: Answer = Say(["Reading."], READS)
+    reads = Say(["Reading."], READS)
+    reading: Answer = reads
     parent = [spawning(wait=wait), Say(["It is layered."])]
     if not wait:
         # The child is held up until its parent has spoken: what wakes the parent comes after its turn.
-        reading = Slow(reading, before=answered.wait)
+        reading = Slow(reads, before=answered.wait)
         parent.insert(1, Say(["Started."]))
     child = [reading, Say(["Settings come from config.toml."])]
     wires = converse(dialect, project, parent, child, "How is config loaded?", answered=answered)
