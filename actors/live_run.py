@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os.path
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,7 +11,7 @@ from understudy.actors._kernel.future import LoopFuture
 from understudy.actors.endings import failed, killed
 from understudy.actors.tree import Tally
 from understudy.persistence.operations import AppendTurns, Progress, RecordEvent
-from understudy.protocol.model import TextDelta, Turn, UsageReport
+from understudy.protocol.model import LONGEST_ANSWER, TextDelta, Turn, UsageReport
 from understudy.protocol.runner import Asking, Keepalive, Noted, Said, ToolEnded, ToolStarted, Touched
 from understudy.protocol.usage import NO_USAGE, Usage
 from understudy.protocol.working_context import unfit
@@ -135,7 +136,7 @@ class LiveRun:
         """Touched files, in touch order."""
         self.dropped_files = 0
         # Containers are made when they are needed: most children need none of these.
-        self._draft: list[str] | None = None
+        self._draft: io.StringIO | None = None
         self._text = ""
         self._instructions: list[str] | None = None
         self._appended: list[tuple[Commit, AppendTurns]] | None = None
@@ -173,7 +174,7 @@ class LiveRun:
     @property
     def output(self) -> str:
         """What was said so far: the turn under way, or the last whole one."""
-        return "".join(self._draft or ()) or self._text
+        return (self._draft.getvalue() if self._draft else "") or self._text
 
     # -- what the runner tells ------------------------------------------------------------------------
 
@@ -195,8 +196,11 @@ class LiveRun:
 
     def _drafted(self, event: TextDelta) -> None:
         if self._draft is None:
-            self._draft = []
-        self._draft.append(event.text)
+            self._draft = io.StringIO()
+        self._draft.write(event.text)
+        if self._draft.tell() > LONGEST_ANSWER:
+            # Whatever the runner is: what nobody ends with a turn is not collected for ever.
+            self.end(failed("invalid_output", f"more than {LONGEST_ANSWER} characters were said without an end"))
 
     def _tool_started(self, event: ToolStarted) -> None:
         limit = event.timeout_ms

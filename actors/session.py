@@ -389,6 +389,13 @@ class SessionActor(LoopActor):
             if result is not None and result not in self.owed:
                 self.owed.append(result)  # it stands at the door until the tools are done: it goes in with the answer
 
+    def disclaim_answers(self, run_ids: Iterable[RunId]) -> None:
+        """The tool call was given up: results that are still to come, come as any other."""
+        for run_id in run_ids:
+            run = self.roster.unsettled.get(run_id)
+            if run is not None:
+                run.waited = False
+
     def settle_debts(self) -> list[MergeResult]:
         """What acknowledges the results that are tools' answers; to be committed with those answers."""
         owed, self.owed = self.owed, []
@@ -549,6 +556,8 @@ class SessionActor(LoopActor):
                 run.seen_out = True
                 if run.actor is not None:
                     self.backstage.kernel.cancel(run.actor)
+                if run.exchange is not None:
+                    run.exchange.end()  # its model's tools will not answer any more: results need not wait for them
                 if run.nested is not None:
                     await run.nested._interrupt_resumable()  # noqa: SLF001 - the same class
                     await run.nested.end_children(stopped)

@@ -16,6 +16,7 @@ from understudy.protocol import FollowUp, RunId, SessionKey, Spawn, SpawnRejecte
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
+    from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.context import ToolContext
     from understudy.protocol import SubAgentResult
@@ -61,7 +62,7 @@ async def sessions_spawn(
         raise ToolError(f"run {run} is doing this already")
     if not wait:
         return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
-    return _told(session, await run.settled)
+    return _told(session, await _awaited(run))
 
 
 @tool(group=GROUP, paths=())
@@ -140,6 +141,15 @@ def _session(context: ToolContext) -> SessionActor:
     if context.own_session is None:
         raise ToolError("sub-agents are started inside a runtime, and this call is outside of one")
     return context.own_session()
+
+
+async def _awaited(run: LiveRun) -> SubAgentResult:
+    """The result as a tool's answer; where nobody is left to take that, it comes as any other."""
+    try:
+        return await run.settled
+    except BaseException:
+        run.waited = False
+        raise
 
 
 def _run_id(text: str) -> RunId:
