@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from understudy.actors._kernel.loop import ActorLoop
     from understudy.actors.archivist import Archivist
     from understudy.actors.clock import Clock
+    from understudy.actors.condensing import Condensing
     from understudy.actors.hooks import Hooks
     from understudy.actors.live_run import LiveRun
     from understudy.actors.models.errors import ProviderError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from understudy.persistence import Ledger
     from understudy.protocol import RuntimeConfig, SubAgentResult
     from understudy.protocol.events import EventName, EventValue
+    from understudy.protocol.model import Model
+    from understudy.protocol.tokens import TokenEstimator
 
 logger = logging.getLogger("understudy")
 
@@ -47,6 +50,8 @@ class Backstage:
         runners: Mapping[str, Runner],
         hooks: Hooks,
         host: str,
+        estimator: TokenEstimator,
+        summarizer: Model | None,
     ) -> None:
         self.clock = clock
         self.config = config
@@ -55,6 +60,10 @@ class Backstage:
         self.runners = runners
         self.hooks = hooks
         self.host = host
+        self.estimator = estimator
+        """How everybody counts tokens."""
+        self.summarizer = summarizer
+        """The host's choice of who condenses long results; without one their own models do."""
         self.bus = EventBus()
         self.live: dict[RunId, LiveRun] = {}
         """Runs without a committed end, of this process."""
@@ -66,6 +75,8 @@ class Backstage:
         """Rosters with a queue, those that wait longest first."""
         self.stranded: dict[RunId, SessionKey] = {}
         """Results that could be neither merged nor set aside, and for whom they are."""
+        self.condensing: dict[RunId, Condensing] = {}
+        """Results that a model is condensing, before they are delivered."""
         self.closing = False
         self.watchdog: Watchdog
         self.archivist: Archivist
@@ -95,6 +106,12 @@ class Backstage:
         if self._results_root is None:
             return None
         return f"{self._results_root}/{session_key.file_name}/{run_id.file_name}.json"
+
+    def unsettled(self, run_id: str) -> LiveRun | None:
+        """The run of that name whose result is still to come, of this process; also one that a model condenses."""
+        key = RunId.made(run_id)
+        condensing = self.condensing.get(key)
+        return self.live.get(key) if condensing is None else condensing.run
 
     def attempted(self, runner: str, agent: str, error: ProviderError | None) -> None:
         """A call of the provider behind ``runner`` ended like this."""

@@ -133,6 +133,7 @@ async def wait(session: SessionActor, run_ids: Sequence[RunId], *, first: bool =
     pending: dict[asyncio.Future[SubAgentResult | None], RunId] = {}
     for run_id in run_ids:
         live = next((run for run in owned(session, run_id) if run.packet.run_id == run_id), None)
+        live = live or session.backstage.unsettled(run_id)
         stored = None if live is not None else session.backstage.store.runs.result(run_id)
         if live is not None:
             pending[asyncio.ensure_future(settled(live))] = run_id

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from understudy.actors.clock import within
+from understudy.protocol.truncate import HEAD_SHARE, note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from understudy.actors.clock import Clock
 
-_HEAD_SHARE = 0.6
 # A process that left the group may keep the pipe open: its last words are not waited for longer than this.
 _DRAIN_SECONDS = 1.0
 
@@ -38,7 +38,7 @@ class _Output:
     """The head and the tail of a stream, in bounded memory."""
 
     def __init__(self, limit: int) -> None:
-        self._head_room = int(limit * _HEAD_SHARE)
+        self._head_room = int(limit * HEAD_SHARE)
         self._tail_room = limit - self._head_room
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
@@ -97,8 +97,8 @@ async def run_process(
     finally:
         listening.stop()
     head, tail = output.parts()
-    note = f"\n[… {output.omitted} bytes omitted …]\n".encode() if output.omitted else b""
-    return Finished(code, head + note + tail, output.omitted)
+    between = note(output.omitted, "bytes").encode() if output.omitted else b""
+    return Finished(code, head + between + tail, output.omitted)
 
 
 async def _start(

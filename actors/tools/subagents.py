@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from understudy.actors import control
 from understudy.actors.errors import SteerError, UnknownRunError
-from understudy.actors.tools.outcome import ToolError
+from understudy.actors.tools.outcome import MAX_CHARACTERS, ToolError
 from understudy.actors.tools.tool import tool
 from understudy.protocol import RunId, Spawn, SpawnRejected
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.tool import Tool
@@ -61,7 +61,7 @@ def sub_agent_tools(  # noqa: C901 - three small functions around one variable
             raise ToolError(f"run {run} is doing this already")
         if not wait:
             return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
-        return _told(session, await run.settled)
+        return _told(session, [await run.settled])
 
     @tool(group=GROUP, paths=())
     async def sessions_kill(run_id: str, reason: str = "no longer needed") -> str:
@@ -87,7 +87,7 @@ def sub_agent_tools(  # noqa: C901 - three small functions around one variable
             ids = [_run_id(run_id) for run_id in run_ids or ()]
             if action == "wait":
                 results = await control.wait(session, ids)
-                return "\n\n".join(_told(session, result) for result in results.values())
+                return _told(session, list(results.values()))
             if len(ids) != 1 or message is None:
                 raise ToolError("steer takes one run id and a message")
             control.steer(session, ids[0], message)
@@ -105,8 +105,12 @@ def _run_id(text: str) -> RunId:
         raise ToolError(str(error)) from None
 
 
-def _told(session: SessionActor, result: SubAgentResult) -> str:
-    return narrate(result, tag_prefix=session.backstage.config.result_tag_prefix)
+def _told(session: SessionActor, results: Sequence[SubAgentResult]) -> str:
+    """The notes of these results. A tool's answer has its own limit: a frame that was cut by it would not hold."""
+    config = session.backstage.config
+    prefix, narrative = config.result_tag_prefix, config.narrative_casting
+    room = MAX_CHARACTERS // max(len(results), 1) - 2
+    return "\n\n".join(narrate(each, tag_prefix=prefix, narrative=narrative, room=room) for each in results)
 
 
 def _listed(session: SessionActor) -> str:
