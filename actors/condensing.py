@@ -156,7 +156,7 @@ async def _summarize(
     # Of all of it, not of what the model was shown; a thread's work where it is long.
     named = await backstage.kernel.pool.run(partial(paths_in, full))
     touched = [file.path for file in reversed(result.recent_files[-MOST_PATHS:])]
-    return summary.with_paths([*touched, *named])
+    return summary.with_paths(touched, named)
 
 
 async def _ask(run: LiveRun, summarizer: _Summarizer, turns: list[Turn], deadline: float, spent: list[Usage]) -> str:

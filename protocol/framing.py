@@ -24,54 +24,55 @@ _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u280
 
 # Letters of other scripts, and signs, that are drawn like the Latin ones they are read as.
 _DRAWN_LIKE = {
-    **dict(zip("авсԁеґӻһіјκӏмпорԛгѕтυνшхуʏ", "abcdefghijklmnopqrstuvwxyy", strict=True)),
-    **dict(zip("αβϲԍεηιкτωχοργϳոսհցօքѵԝьƅ", "abcgehiktwxopyjnuhgoqvwbb", strict=True)),
-    **dict(zip("ɑɡɩıʟɴʀꜱᴛᴜᴠᴡᴢᴏᴇᴄᴅᴀʙᴋᴍᴘ", "agiilnrstuvwzoecdabkmp", strict=True)),
+    **dict(zip("авсԁеґӻһіјκӏмпорԛгѕтυνшхуʏ", "abcdefghijkimnopqrstuvwxyy", strict=True)),
+    **dict(zip("αβϲԍεηιкτωχοργϳոսհցօքѵԝьƅѡǀ", "abcgehiktwxopyjnuhgoqvwbbwi", strict=True)),
+    **dict(zip("ɑɡɩıʟɴʀꜱᴛᴜᴠᴡᴢᴏᴇᴄᴅᴀʙᴋᴍᴘ", "agiiinrstuvwzoecdabkmp", strict=True)),
     **dict(zip("01l3457|!$@€", "oiieastiisae", strict=True)),
 }
+_BRACKETS = re.compile(r"[\[\]<>]")
 # Rules are drawn with any of these.
 _DASHES = r"[-_=*~‐‑‒–—―−─━═⸺⸻﹘﹣－＿￣·•]"
 _RULE = re.compile(rf"\s*(?:{_DASHES}\s*){{3,}}$")
 _SPECIAL_TOKEN = re.compile(r"[<＜‹〈⟨](?=\s*[|｜│¦])")
-# In ASCII: a bracket, a heading, the beginning of a rule, or of the name of a role.
-_SUSPECT = re.compile(r"[\[<#]|^\W{0,4}(?:[-_=*~]|[s5$]\W*y|d\W*[e3]|[a4@]\W*[s5$]|h\W*u|u\W*[s5$])", re.IGNORECASE)
-_GAP = r"[^\w\[#]{0,3}_?"
+# In ASCII: a bracket, a heading, or the beginning of a rule.
+_SUSPECT = re.compile(r"[\[<#]|^\s*[-_=*~]")
+# Who puts more before a role's name has not begun a line with it.
+_LONGEST_ROLE = 200
 
 
 @lru_cache(maxsize=4096)
 def _fold(character: str) -> str:
-    """What a character is read as: letters in Latin and lower case, i and l alike, any bracket as [ or ]."""
-    plain = unicodedata.normalize("NFKD", character)
+    """What a character is read as: Latin, lower case, i and l alike, any bracket [ or ]; nothing if it only fills."""
+    if character in _DRAWN_LIKE:  # as it is: some would be normalized to what they do not look like
+        return _DRAWN_LIKE[character]
     folded = []
-    for part in plain.casefold():
-        if unicodedata.combining(part):
-            continue
+    for part in unicodedata.normalize("NFKD", character).casefold():
         like = _DRAWN_LIKE.get(part, part)
         if part in "<>‹›«»" or "BRACKET" in unicodedata.name(part, ""):
             like = "[" if part in "<‹«" or unicodedata.category(part) == "Ps" else "]"
-        folded.append(like)
+        elif part in ":꞉∶":
+            like = ":"
+        if like.isalnum() or like in "[]#:":
+            folded.append(like)
     return "".join(folded)
 
 
-def _spelt(words: str) -> str:
-    """A pattern for words as they look when folded, whatever stands between their letters."""
-    folded = "".join(_fold(letter) for letter in words if letter.isalnum())
-    return _GAP.join(re.escape(letter) for letter in folded)
+def _folded(text: str) -> str:
+    return text.translate(_ASCII) if text.isascii() else "".join(map(_fold, text))
 
 
+_ASCII = {code: _fold(chr(code)) for code in range(128)}
+_ROLE = "|".join(map(_folded, ("system", "developer", "assistant", "human", "user")))
+# A role in brackets, closed, cut off or with a word after it.
+_ROLE_TAG = rf"(?P<role>\[(?:{_ROLE})(?=[\]:]|$|{_folded('message')}|{_folded('prompt')}|{_folded('remind')}))"
+_LINE = re.compile(rf"[\[\]#]*(?:(?:{_ROLE})[\[\]]*:)|[\[\]]*#[\[\]#]*{_folded('Inherited from Parent Session')}")
 _TAGS = ("Subagent Result", "working-context", "Objective Reinforcement")
-_ROLE = "|".join(_spelt(name) for name in ("system", "developer", "assistant", "human", "user"))
-# A role in brackets, closed, cut off or with a word after it; not an index such as rows[user].
-_AFTER_A_ROLE = "|".join((r"[\]:]", "$", _spelt("message"), _spelt("prompt"), _spelt("remind")))
-_BRACKETED_ROLE = rf"(?<!\w)\[[^\w]{{0,8}}(?:{_ROLE})(?=\W{{0,4}}(?:{_AFTER_A_ROLE}))"
-_SPEAKING_ROLE = re.compile(rf"\W{{0,4}}(?:{_ROLE})\W{{0,4}}[:：꞉∶]")
-_HEADING = re.compile(rf"\s*#[#\W]{{0,12}}{_spelt('Inherited from Parent Session')}")
 
 
 @cache
 def _tags(own: str) -> re.Pattern[str]:
-    names = {_spelt(name) for name in (*_TAGS, own)} - {""}
-    return re.compile(rf"\[[^\w]{{0,8}}_?(?:{'|'.join(sorted(names))})|{_BRACKETED_ROLE}")
+    names = {_folded(name) for name in (*_TAGS, own)} - {""}
+    return re.compile(rf"\[(?:{'|'.join(map(re.escape, sorted(names)))})|{_ROLE_TAG}")
 
 
 def frame(text: str, *, tag: str = "") -> str:
@@ -87,7 +88,7 @@ def frame(text: str, *, tag: str = "") -> str:
 
 def in_a_line(text: str, most: int = _LONGEST_INLINE) -> str:
     """A label, a name or an error for use inside of a line of ours: no line break, no bracket, not too long."""
-    if text.isprintable() and text.isascii() and "[" not in text and "]" not in text and len(text) <= most:
+    if len(text) <= most and text.isascii() and text.isprintable() and not _BRACKETS.search(text):
         return text
     short = text if len(text) <= most else f"{text[: most - 1]}…"
     shown = _shown(" ".join(short.split()))
@@ -97,7 +98,7 @@ def in_a_line(text: str, most: int = _LONGEST_INLINE) -> str:
 def _unbracketed(character: str) -> str:
     if character in "(){}":
         return character
-    return {"Ps": "(", "Pe": ")"}.get(unicodedata.category(character), character)
+    return {"[": "(", "]": ")"}.get(_fold(character), character)
 
 
 def _shown(line: str) -> str:
@@ -108,29 +109,38 @@ def _shown(line: str) -> str:
 
 def _plain(text: str) -> bool:
     """Whether nothing in a line can be what `_defused` looks for; the cheap question before the dear one."""
-    return text.isascii() and _SUSPECT.search(text) is None
+    if not text.isascii() or _SUSPECT.search(text) is not None:
+        return False
+    # What speaks for a role stands before the first colon.
+    colon = text.find(":", 0, _LONGEST_ROLE)
+    return colon < 0 or _LINE.match(text[: colon + 1].translate(_ASCII)) is None
 
 
 def _defused(line: str, tag: str) -> str:
+    """A line in which no tag, heading, rule or role of ours can be read, however it is spelt."""
     if _plain(line):
         return line
-    if line.isascii():
-        folded = line.translate(_ASCII)
-        places = None
-    else:
-        parts = [_fold(character) for character in line]
-        folded = "".join(parts)
-        places = [place for place, part in enumerate(parts) for _ in part]
-    taken: set[int] = set()
-    for found in _tags(tag).finditer(folded):
-        brackets = (place for place in range(found.start(), found.end()) if folded[place] == "[")
-        taken.update(place if places is None else places[place] for place in brackets)
-    taken.update(found.start() for found in _SPECIAL_TOKEN.finditer(line))
+    folded = _folded(line)
+    taken = {found.start() for found in _SPECIAL_TOKEN.finditer(line)}
+    if _tags(tag).search(folded):
+        taken |= _tag_brackets(line, tag)
     if taken:
         line = "".join(["(" if place in taken else character for place, character in enumerate(line)])
-    if _RULE.match(line) or _HEADING.match(folded) or _SPEAKING_ROLE.match(folded):
-        return f"\\{line}"
-    return line
+    return f"\\{line}" if _RULE.match(line) or _LINE.match(folded) else line
 
 
-_ASCII = {code: _fold(chr(code)) for code in range(128)}
+def _tag_brackets(line: str, tag: str) -> set[int]:
+    """Where in a line the brackets stand that begin a tag."""
+    parts = [_fold(character) for character in line]
+    places = [place for place, part in enumerate(parts) for _ in part]
+    folded = "".join(parts)
+    taken: set[int] = set()
+    for found in _tags(tag).finditer(folded):
+        first = places[found.start()]
+        if found["role"] and first > 0 and line[first - 1].isalnum():
+            continue  # an index, as in rows[user]
+        place = found.start()
+        while place >= 0 and folded[place] == "[" and places[place] not in taken:
+            taken.add(places[place])
+            place -= 1
+    return taken

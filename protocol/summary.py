@@ -83,17 +83,24 @@ class ResultSummary(BaseModel):
         parts.append(f"Task complete: {'yes' if self.task_complete else 'no'} | Confidence: {self.confidence:.2f}")
         return "\n\n".join(parts)
 
-    def with_paths(self, paths: Iterable[str]) -> ResultSummary:
-        """This summary with the paths that it has lost, up to `MOST_PATHS` in all."""
+    def with_paths(self, touched: Iterable[str], named: Iterable[str]) -> ResultSummary:
+        """This summary with the paths that it has lost, up to `MOST_PATHS` in all.
+
+        Files that were ``touched`` come first, as what is known for sure; then the model's; then what is ``named`` in
+        the original.
+        """
         said = "\n".join((self.summary, *self.conclusions, *self.file_paths, *self.actionable_items, *self.errors))
-        lost: list[str] = []
-        for path in paths:
-            if len(self.file_paths) + len(lost) >= MOST_PATHS:
-                break
-            if path not in said:
-                lost.append(path)
-                said = f"{said}\n{path}"
-        return self.model_copy(update={"file_paths": (*self.file_paths, *lost)}) if lost else self
+
+        def lost(paths: Iterable[str]) -> Iterator[str]:
+            nonlocal said
+            for path in paths:
+                if path not in said:
+                    said = f"{said}\n{path}"
+                    yield path
+
+        first = (*lost(touched), *self.file_paths)
+        paths = (*first, *lost(named))[:MOST_PATHS]
+        return self if paths == self.file_paths else self.model_copy(update={"file_paths": paths})
 
     def within(self, fits: Callable[[str], bool]) -> ResultSummary:
         """This summary with its lists cut down until its rendering fits, or as far as that goes."""
