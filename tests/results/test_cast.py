@@ -9,7 +9,6 @@ import pytest
 from _stage import MAIN, a_host
 
 from understudy.protocol import EndReason, Failure, RecentFile, RunId, SessionKey, Spawn, SubAgentResult, Usage
-from understudy.protocol.framing import MARK
 from understudy.protocol.result import Condensation
 from understudy.protocol.summary import ResultSummary, parse_summary, paths_in
 
@@ -46,6 +45,11 @@ def a_result(**fields: Any) -> SubAgentResult:
     return SubAgentResult.model_validate({**usual, **fields})
 
 
+def read(note: str) -> str:
+    """A note without the blanks at the ends of its lines, which nobody sees."""
+    return "\n".join(line.rstrip() for line in note.split("\n"))
+
+
 def test_the_whole_of_it() -> None:
     """Kept, summarized by a model, with files and everything a parent may want to know."""
     files = [RecentFile(path=f"/repo/{name}.py", provenance=how) for name, how in
@@ -54,9 +58,7 @@ def test_the_whole_of_it() -> None:
         output=SUMMARY.render(), summary=SUMMARY, condensation=Condensation(2, 15_000, 4_500),
         recent_files=tuple(files), full_ref="/results/r-1.json", kept=True,
     )  # fmt: skip
-    assert (
-        result.cast()
-        == """\
+    assert read(result.cast()) == """\
 [Subagent Result: config]
 Status: Completed
 Condensation: Level 2 (model summary)
@@ -81,8 +83,7 @@ Runtime: 12.3s | Steps: 5 | Tokens: 4500 | Cost: $0.0135 | End: completed
 Condensation: Level 2 | Original: 15000 tokens | Ratio: 0.30
 Files: 3 read, 1 changed | Full result: /results/r-1.json | Session: agent:atlas:subagent:r-1
 Follow-up: sessions_send(session_key="agent:atlas:subagent:r-1")
-The session key is for your tools alone: do not mention it to your user."""
-    )
+The session key is for your tools alone: do not mention it to your user."""  # fmt: skip
 
 
 def test_a_failure_that_was_not_kept() -> None:
@@ -92,9 +93,7 @@ def test_a_failure_that_was_not_kept() -> None:
         output="half of it", recent_files=(RecentFile(path="/repo/a.py"),), dropped_files=2,
         condensation=Condensation(1, 3, 3),
     )  # fmt: skip
-    assert (
-        result.cast(tag_prefix="Report")
-        == """\
+    assert read(result.cast(tag_prefix="Report")) == """\
 [Report: config]
 Status: Timed out
 Condensation: Level 1 (passthrough)
@@ -107,22 +106,18 @@ Reason: deadline: 60 s are over
 ---
 Runtime: 12.3s | Steps: 5 | Tokens: 4500 | Cost: $0.0135 | End: watchdog_timeout
 Condensation: Level 1 | Original: 3 tokens | Ratio: 1.00
-Files: 1 read, 0 changed, 2 outside of the workspace"""
-    )
+Files: 1 read, 0 changed, 2 outside of the workspace"""  # fmt: skip
 
 
 def test_the_plain_form_is_framed_the_same_way() -> None:
     """Labelled, without the figures; what a follow-up needs is still there."""
-    assert (
-        a_result(kept=True).cast(narrative=False)
-        == """\
+    assert read(a_result(kept=True).cast(narrative=False)) == """\
 Subagent Result (config): Completed
 
 │ It is loaded by loader.py.
 Session: agent:atlas:subagent:r-1
 Follow-up: sessions_send(session_key="agent:atlas:subagent:r-1")
-The session key is for your tools alone: do not mention it to your user."""
-    )
+The session key is for your tools alone: do not mention it to your user."""  # fmt: skip
 
 
 @pytest.mark.parametrize(("kept", "is_follow_up", "hints"), [(False, False, 0), (True, False, 1), (True, True, 0)])

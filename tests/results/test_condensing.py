@@ -20,11 +20,12 @@ from understudy.protocol.model import ToolCall
 from understudy.protocol.tokens import estimate_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from understudy.actors.runners import AsyncFunctionContext
+    from understudy.actors.runners import AsyncFunctionContext, Runner
     from understudy.protocol import SpawnPacket, SubAgentResult
-    from understudy.protocol.model import ModelRequest
+    from understudy.protocol.model import ModelEvent, ModelRequest
 
 LONG = "a long story, " * 3_000 + "see src/lost.py. In conclusion it holds."
 GOOD = json.dumps({
@@ -304,7 +305,7 @@ def is_for_a_summary(request: ModelRequest) -> bool:
 def test_a_tools_answer_is_the_summary(manual_clock: ManualClock) -> None:
     """A model that waits for its sub-agent reads what any parent reads."""
     parent = ScriptedModel([ToolCall("1", "sessions_spawn", {"task": "x", "agent": "c", "wait": True}), "ok"])
-    runners = {"default": ModelRunner(parent), "c": FunctionRunner(talk)}
+    runners: dict[str, Runner] = {"default": ModelRunner(parent), "c": FunctionRunner(talk)}
     with Runtime(clock=manual_clock, runners=runners, summarizer=ScriptedModel([GOOD])) as runtime:
         assert runtime.session(MAIN).prompt("Go").output == "ok"
     answer = (
@@ -366,7 +367,7 @@ def test_seven_long_results_do_not_overflow_the_parent(
     class Summarizer:
         """Puts the last line of what it is given into its summary; one for all seven."""
 
-        async def complete(self, request: ModelRequest) -> Any:
+        async def complete(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
             last = request.turns[-1].text.splitlines()[-1].removeprefix(MARK)
             async for event in ScriptedModel([json.dumps({**json.loads(GOOD), "conclusions": [last]})]).complete(
                 request
@@ -375,7 +376,7 @@ def test_seven_long_results_do_not_overflow_the_parent(
 
     calls = [ToolCall(f"{n}", "sessions_spawn", {"task": "x", "label": f"part{n}", "agent": "work"}) for n in range(7)]
     parent = ScriptedModel([calls, "Started.", "Read them all."])
-    runners = {"default": ModelRunner(parent), "work": FunctionRunner(work)}
+    runners: dict[str, Runner] = {"default": ModelRunner(parent), "work": FunctionRunner(work)}
     config = RuntimeConfig(max_result_tokens=4_000, max_children_per_agent=7)
     options: dict[str, Any] = {"summarizer": Summarizer()} if by_model else {"estimator": estimate_tokens}
     if not by_model:

@@ -17,11 +17,14 @@ from understudy.protocol.model import ToolCall
 from understudy.protocol.tokens import estimate_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from understudy.actors.runners import AsyncFunctionContext
+    from understudy.actors.runners import AsyncFunctionContext, Runner
     from understudy.actors.testing import ManualClock
+    from understudy.actors.testing.scripted_model import Step
     from understudy.protocol import SpawnPacket
+    from understudy.protocol.model import JsonValue, ModelEvent, ModelRequest
 
 FLOODS = {
     "a line of ten megabytes": lambda: "x" * 10_000_000,
@@ -82,21 +85,21 @@ def test_many_results_at_once_stay_whole_notes_within_a_tools_limit(manual_clock
         def __init__(self) -> None:
             self.answer = ""
 
-        async def complete(self, request: object) -> object:
-            tools = [turn for turn in request.turns if turn.role == "tool"]  # type: ignore[attr-defined]
-            step: object = "ok"
+        async def complete(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            tools = [turn for turn in request.turns if turn.role == "tool"]
+            step: Step | list[Step] = "ok"
             if not tools:
                 step = [ToolCall(f"{n}", "sessions_spawn", {"task": "x", "agent": "talk"}) for n in range(8)]
             elif len(tools) == 8:
-                ids = [turn.text.split()[3].rstrip(".") for turn in tools]
+                ids: list[JsonValue] = [turn.text.split()[3].rstrip(".") for turn in tools]
                 step = ToolCall("w", "subagents", {"action": "wait", "run_ids": ids})
             else:
                 self.answer = tools[-1].text
-            async for event in ScriptedModel([step]).complete(request):  # type: ignore[list-item, arg-type]
+            async for event in ScriptedModel([step]).complete(request):
                 yield event
 
     parent = Parent()
-    runners = {"default": ModelRunner(parent), "talk": FunctionRunner(talk)}  # type: ignore[arg-type]
+    runners: dict[str, Runner] = {"default": ModelRunner(parent), "talk": FunctionRunner(talk)}
     config = RuntimeConfig(max_result_tokens=50_000, max_children_per_agent=8, condensation_strategy="never")
     with Runtime(clock=manual_clock, runners=runners, config=config) as runtime:
         runtime.session(MAIN).prompt("Go")
