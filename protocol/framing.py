@@ -38,6 +38,7 @@ _SPECIAL_TOKEN = re.compile(r"[<＜‹〈⟨](?=\s*[|｜│¦])")
 _SUSPECT = re.compile(r"[\[<#]|^\s*[-_=*~]")
 # Who puts more before a role's name has not begun a line with it.
 _LONGEST_ROLE = 200
+_LAST_OF_A_ROLE = "mMrRtT7nN"
 
 
 @lru_cache(maxsize=4096)
@@ -113,7 +114,9 @@ def _plain(text: str) -> bool:
         return False
     # What speaks for a role stands before the first colon.
     colon = text.find(":", 0, _LONGEST_ROLE)
-    return colon < 0 or _LINE.match(text[: colon + 1].translate(_ASCII)) is None
+    if colon <= 0 or (text[colon - 1].isalnum() and text[colon - 1] not in _LAST_OF_A_ROLE):
+        return True
+    return _LINE.match(text[: colon + 1].translate(_ASCII)) is None
 
 
 def _defused(line: str, tag: str) -> str:

@@ -34,13 +34,14 @@ def narrate(result: SubAgentResult, *, tag_prefix: str, narrative: bool = True, 
     only ``room`` for so many characters is cut before it is framed, never after.
     """
     label, status = in_a_line(result.label, _LONGEST_LABEL), _STATUS[result.status]
-    level = result.condensation.level
+    # Asked for once, and only called for where there is something: most results have none of it.
+    whereabouts = _whereabouts(result) if result.kept or result.full_ref is not None else ""
     if narrative:
+        level = result.condensation.level
         head = f"[{tag_prefix}: {label}]\nStatus: {status}\nCondensation: Level {level} ({_LEVEL[level]})"
-        foot = f"\n---\n{_footer(result)}"
+        foot = _footer(result, whereabouts)
     else:
         head = f"{tag_prefix} ({label}): {status}"
-        whereabouts = _whereabouts(result)
         foot = f"\n{whereabouts}" if whereabouts else ""
     if result.failure is not None:
         head += f"\nReason: {result.failure.kind}: {in_a_line(result.failure.message)}"
@@ -48,23 +49,16 @@ def narrate(result: SubAgentResult, *, tag_prefix: str, narrative: bool = True, 
         head += "\n" + _outputs(result)
     if result.kept:
         foot += _to_follow_up(result)
-    body = _body(result, tag_prefix, None if room is None else room - len(head) - len(foot) - 2)
-    return f"{head}\n\n{body}{foot}" if body else f"{head}{foot}"
-
-
-def _body(result: SubAgentResult, tag: str, room: int | None) -> str:
-    said = whole = result.output
-    files = ""
-    if result.recent_files and result.summary is None:
-        files = _files(result)
-        whole = f"{said}\n\n{files}" if said else files
-    if not whole:
-        return ""
-    framed = frame(whole, tag=tag)
-    if room is None or len(framed) <= room:
-        return framed
-    rest = f"\n\n{files}" if files else ""
-    return frame(truncate(said, room, measure=lambda text: len(frame(text + rest, tag=tag))) + rest, tag=tag)
+    files = f"\n\n{_files(result)}" if result.recent_files and result.summary is None else ""
+    said = f"{result.output}{files}" if result.output else files.lstrip()
+    if not said:
+        return head + foot
+    body = frame(said, tag=tag_prefix)
+    if room is not None and len(head) + len(body) + len(foot) + 2 > room:
+        left = room - len(head) - len(foot) - 2
+        short = truncate(result.output, left, measure=lambda text: len(frame(text + files, tag=tag_prefix)))
+        body = frame(short + files, tag=tag_prefix)
+    return f"{head}\n\n{body}{foot}"
 
 
 def _files(result: SubAgentResult) -> str:
@@ -99,20 +93,18 @@ def _named(path: str) -> str:
     return in_a_line(path, _LONGEST_LABEL)
 
 
-def _footer(result: SubAgentResult) -> str:
+def _footer(result: SubAgentResult, whereabouts: str) -> str:
     usage, condensation = result.usage, result.condensation
-    whereabouts = _whereabouts(result)
+    files = _touched(result) if result.recent_files or result.dropped_files else "Files: 0 read, 0 changed"
     return (
-        f"Runtime: {result.runtime_ms / 1000:.1f}s | Steps: {result.steps} | Tokens: {usage.total_tokens} | "
+        f"\n---\nRuntime: {result.runtime_ms / 1000:.1f}s | Steps: {result.steps} | Tokens: {usage.total_tokens} | "
         f"Cost: ${usage.cost_usd:.4f} | End: {result.end_reason}\n"
         f"Condensation: Level {condensation.level} | Original: {condensation.original_tokens} tokens | "
-        f"Ratio: {condensation.ratio:.2f}\n{_touched(result)}{f' | {whereabouts}' if whereabouts else ''}"
+        f"Ratio: {condensation.ratio:.2f}\n{files}{' | ' if whereabouts else ''}{whereabouts}"
     )
 
 
 def _touched(result: SubAgentResult) -> str:
-    if not result.recent_files and not result.dropped_files:
-        return "Files: 0 read, 0 changed"
     how = [file.provenance for file in result.recent_files]
     counts = f"Files: {how.count('read')} read, {how.count('changed')} changed"
     if "observed" in how:
