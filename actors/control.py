@@ -138,7 +138,10 @@ async def wait(
     """
     if not 1 <= len(run_ids) <= MOST_WAITED_FOR:
         raise ValueError(f"{len(run_ids)} runs are not allowed: wait for 1 to {MOST_WAITED_FOR}")
-    alive = {run_id: next((r for r in owned(session, run_id) if r.packet.run_id == run_id), None) for run_id in run_ids}
+    alive: dict[RunId, LiveRun | None] = {}
+    for run_id in run_ids:
+        live = next((run for run in owned(session, run_id) if run.packet.run_id == run_id), None)
+        alive[run_id] = live or session.backstage.unsettled(run_id)
     if as_answer:
         session.claim_answers(run_ids)
     try:

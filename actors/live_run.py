@@ -39,6 +39,11 @@ _PROGRESS_EVERY = 1.0
 """Seconds between two notes of progress in the store; the event bus gets them all."""
 
 
+def below(path: str, root: str) -> bool:
+    """Whether a canonical path is a canonical folder, or in it."""
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
 class LiveRun:
     """The state of one run. Only the event loop's thread touches it, `settled` excepted."""
 
@@ -162,6 +167,16 @@ class LiveRun:
             self._tally = Tally(self.packet.budget)
         return self._tally
 
+    @property
+    def out_of_budget(self) -> bool:
+        """Whether its own budget, that of a run above it, or the whole tree's is spent."""
+        run: LiveRun | None = self
+        while run is not None:
+            if run._tally is not None and run._tally.spent() is not None:  # noqa: SLF001 - the same class
+                return True
+            run = run.session.owner
+        return self.session.tree.spent() is not None
+
     # -- the end --------------------------------------------------------------------------------------
 
     def claim(self, ending: Ending) -> bool:
@@ -263,6 +278,10 @@ class LiveRun:
             # is said in the same breath tells it too.
             self._unreported = True
             self.backstage.kernel.asyncio_loop.call_soon(self._report)
+        self.charge(usage)
+
+    def charge(self, usage: Usage) -> None:
+        """Count what was used for this run, and end whatever has spent its budget by it."""
         run: LiveRun | None = self
         while run is not None:
             run.tally.add(usage)
@@ -296,8 +315,7 @@ class LiveRun:
     def may_touch(self, path: str) -> bool:
         """Whether a canonical path is below the run's cwd or workspace."""
         # Both were made canonical when the session was opened and the packet assembled.
-        roots = self.packet.cwd, self.packet.workspace_dir
-        return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+        return below(path, self.packet.cwd) or below(path, self.packet.workspace_dir)
 
     def remember_file(self, path: str, provenance: Provenance) -> None:
         """The last touched ends last; once changed, a file stays changed."""
@@ -330,10 +348,17 @@ class LiveRun:
     def end(self, ending: Ending) -> bool:
         """End the run from outside of its own task; answers whether this was the end."""
         if not self.claim(ending):
+            self.hurry()
             return False
         if self.durable:  # else its own task sees the end as soon as its acceptance is decided
             self.session.see_out(self)
         return True
+
+    def hurry(self) -> None:
+        """Nobody wants to wait for this run's result any longer: it goes out uncondensed."""
+        condensing = self.backstage.condensing.get(self.packet.run_id)
+        if condensing is not None:
+            condensing.task.cancel()
 
     def steer(self, message: str) -> None:
         """Give the run a new instruction; it is part of its history."""

@@ -203,8 +203,7 @@ async def _end_all(session: SessionActor, record: RunRecord) -> None:
     ending = ghost("host_lost", f"its host {record.host} stopped without bringing it to an end")
     said = [t.turn.text for t in backstage.store.transcripts.turns(record.session_key) if t.turn.role == "assistant"]
     full = said[-1] if said else ""
-    output, condensation = condense(full, backstage.config.max_result_tokens)
-    verified, missing = outputs_of(packet)
+    output, condensation = condense(full, backstage.config.max_result_tokens, backstage.estimator)
     result = SubAgentResult(
         run_id=record.run_id,
         generation=facts.generation,
@@ -217,14 +216,13 @@ async def _end_all(session: SessionActor, record: RunRecord) -> None:
         output=output,
         condensation=condensation,
         recent_files=_touched(backstage, record),
-        verified_outputs=verified,
-        missing_outputs=missing,
         usage=record.usage,
         steps=record.steps,
         full_ref=backstage.full_reference(record.session_key, record.run_id),
         runtime_ms=0 if facts.started_at is None else now - facts.started_at,
         kept=packet.cleanup == "keep",
         is_follow_up=record.is_follow_up,
+        **outputs_of(packet),
     )
     finish = FinishRun(result, now, full_output=None if output == full else full, deliver_to=session.key)
     await backstage.store.transaction(finish, point="terminal")

@@ -45,7 +45,6 @@ from understudy.protocol import (
     parse_message,
 )
 from understudy.protocol.model import Turn
-from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
@@ -295,7 +294,7 @@ class SessionActor(LoopActor):
 
     def answer_duplicate(self, run_id: RunId, replies: Sequence[Reply], listeners: tuple[ReplyTo, ...]) -> None:
         """Tell who asked again which run it is, and what became or becomes of it."""
-        live = self.backstage.live.get(run_id)
+        live = self.backstage.unsettled(run_id)
         if live is not None:
             live.reply_to += listeners
         elif listeners and (result := self.backstage.store.runs.result(run_id)) is not None:
@@ -350,7 +349,8 @@ class SessionActor(LoopActor):
 
     async def _merge(self, result: SubAgentResult) -> bool:
         store = self.backstage.store
-        note = Turn("user", narrate(result, tag_prefix=self.backstage.config.result_tag_prefix))
+        config = self.backstage.config
+        note = Turn("user", result.cast(tag_prefix=config.result_tag_prefix, narrative=config.narrative_casting))
         merge = self._acknowledgement(result, (note,))
         context = self.context
         try:
@@ -385,7 +385,9 @@ class SessionActor(LoopActor):
             if run is None:
                 continue
             run.waited = True
-            result = None if run_id in self.roster.unfinished else self.backstage.store.runs.result(run_id)
+            if run_id in self.roster.unfinished or run_id in self.backstage.condensing:
+                continue  # it is still to be delivered, and will be so as an answer
+            result = self.backstage.store.runs.result(run_id)
             if result is not None and result not in self.owed:
                 self.owed.append(result)  # it stands at the door until the tools are done: it goes in with the answer
 
@@ -486,6 +488,7 @@ class SessionActor(LoopActor):
         roster = self.roster
         while coming := [run for run_id, run in roster.unsettled.items() if run_id not in roster.unfinished]:
             for run in coming:
+                run.hurry()  # who would read a summary has said its last word
                 await control.settled(run)
 
     def seal(self) -> None:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from understudy.actors.clock import within
 from understudy.actors.processes import launch
+from understudy.protocol.truncate import HEAD_SHARE, note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from understudy.actors.clock import Clock
     from understudy.actors.processes import Process
-
-_HEAD_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class _Output:
     """The head and the tail of a stream, in bounded memory."""
 
     def __init__(self, limit: int) -> None:
-        self._head_room = int(limit * _HEAD_SHARE)
+        self._head_room = int(limit * HEAD_SHARE)
         self._tail_room = limit - self._head_room
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
@@ -87,8 +86,8 @@ async def run_process(
         await process.stop(0)
         await listening
     head, tail = output.parts()
-    note = f"\n[… {output.omitted} bytes omitted …]\n".encode() if output.omitted else b""
-    return Finished(code, head + note + tail, output.omitted)
+    between = note(output.omitted, "bytes").encode() if output.omitted else b""
+    return Finished(code, head + between + tail, output.omitted)
 
 
 async def _listen(process: Process, output: _Output) -> None:
