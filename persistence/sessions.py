@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _SESSION = """
     SELECT session_key, agent_id, visibility, parent_session_key, root_session_key, depth, runner,
-           workspace_dir, cwd, harness, project, title, holder, created_at, updated_at, completed_at, id
+           workspace_dir, cwd, harness, project, title, holder, created_at, updated_at, completed_at,
+           objective, id
     FROM sessions
 """
 _HOST = "SELECT incarnation, pid, process_started, started_at, heartbeat_at, stopped_at FROM hosts"
@@ -71,14 +72,15 @@ class Sessions:
         )
         return None if row is None else WorkingContext(tuple(json.loads(row[0])), row[1], row[2])
 
-    def checkpoint(self, session_key: str) -> Checkpoint | None:
-        """The session's last checkpoint."""
+    def checkpoint(self, session_key: str, *, until: int | None = None) -> Checkpoint | None:
+        """The session's last checkpoint; with ``until`` the last that covers no turn after that number."""
         row: Any = self._reader.row(
             """
             SELECT checkpoints.id, at, trigger, digest, entities, constraints, last_turn_id FROM checkpoints
-            JOIN sessions ON sessions.id = session_id WHERE session_key = ? ORDER BY checkpoints.id DESC LIMIT 1
+            JOIN sessions ON sessions.id = session_id
+            WHERE session_key = ?1 AND (?2 IS NULL OR last_turn_id <= ?2) ORDER BY checkpoints.id DESC LIMIT 1
             """,
-            (session_key,),
+            (session_key, until),
         )
         if row is None:
             return None
@@ -167,7 +169,7 @@ class DeadLetters:
 def session_of(row: Any) -> SessionRecord:
     """A row of ``_SESSION``."""
     key, agent_id, visibility, parent, root, depth, *rest = row
-    runner, workspace_dir, cwd, harness, project, title, holder, created_at, updated_at, completed_at, _ = rest
+    runner, workspace_dir, cwd, harness, project, title, holder, created_at, updated_at, completed_at, objective, _ = rest
     return SessionRecord(
         session_key=SessionKey(key),
         agent_id=agent_id,
@@ -185,6 +187,7 @@ def session_of(row: Any) -> SessionRecord:
         created_at=created_at,
         updated_at=updated_at,
         completed_at=completed_at,
+        objective=objective,
     )
 
 

@@ -63,11 +63,12 @@ class MemorySessions(Sessions):
             session = self._tables.sessions.get(session_key)
             return None if session is None else session.context
 
-    def checkpoint(self, session_key: str) -> Checkpoint | None:
+    def checkpoint(self, session_key: str, *, until: int | None = None) -> Checkpoint | None:
         text = self._redactor.text
         with self._tables:
             session = self._tables.sessions.get(session_key)
-            last = None if session is None else session.checkpoint
+            kept = () if session is None else session.checkpoints
+        last = next((one for one in reversed(kept) if until is None or one.last_turn_id <= until), None)
         if last is None:
             return None
         return replace(
@@ -84,7 +85,8 @@ class MemorySessions(Sessions):
             *(new.session_key, new.agent_id, new.visibility, new.parent_session_key),
             *(new.root_session_key or new.session_key, new.depth, new.runner, new.workspace_dir, new.cwd, new.harness),
             *(new.project, new.title and self._redactor.text(new.title), session.holder, new.at),
-            *(session.updated_at, session.completed_at, session.number),
+            *(session.updated_at, session.completed_at),
+            *(session.objective and self._redactor.text(session.objective), session.number),
         )
 
 

@@ -169,7 +169,7 @@ class TestRefused:
         """The sentence says which version it is, which are known, and what to do."""
         opened(path, lambda db: db.table("later").create({"id": int}).analyze()).close()
         before = folder(path)
-        with pytest.raises(ForeignStoreError, match=r"has version 2 and .* versions up to 1: upgrade Understudy"):
+        with pytest.raises(ForeignStoreError, match=r"has version 3 and .* versions up to 2: upgrade Understudy"):
             opened(path)
         assert folder(path) == before
 
