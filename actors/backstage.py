@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from understudy.actors.events import EventBus
 from understudy.actors.models.health import ProviderHealth
 from understudy.protocol import Event, RunId, SessionKey
+from understudy.protocol.condense import estimate_tokens
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from understudy.actors._kernel.loop import ActorLoop
     from understudy.actors.archivist import Archivist
@@ -66,6 +67,7 @@ class Backstage:
         """Rosters with a queue, those that wait longest first."""
         self.stranded: dict[RunId, SessionKey] = {}
         """Results that could be neither merged nor set aside, and for whom they are."""
+        self.estimator: Callable[[str], int] = estimate_tokens
         self.closing = False
         self.watchdog: Watchdog
         self.archivist: Archivist

@@ -10,6 +10,7 @@ from understudy.actors.delivery import bring, bury
 from understudy.actors.endings import ghost
 from understudy.actors.host import surely_dead
 from understudy.actors.live_run import LiveRun
+from understudy.actors.turns.history import restored
 from understudy.persistence.operations import FinishRun, HostStopped, RestartRun
 from understudy.persistence.redaction import REDACTED
 from understudy.protocol import RecentFile, SubAgentResult
@@ -166,7 +167,7 @@ async def _take_over(session: SessionActor, record: RunRecord, *, queued: bool) 
     run.usage, run.steps = record.usage, record.steps
     run.tally.add(backstage.store.runs.usage_below(packet.session_key) + record.usage)
     run.inherit_files(_touched(backstage, record))
-    run.history = tuple(stored.turn for stored in backstage.store.transcripts.turns(packet.session_key))
+    run.history = tuple(restored(backstage.store.transcripts, packet.session_key, pinned=1))
     if not queued:
         await recover_below(run)
     session.begin(run, queued=queued)

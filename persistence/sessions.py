@@ -169,7 +169,8 @@ class DeadLetters:
 def session_of(row: Any) -> SessionRecord:
     """A row of ``_SESSION``."""
     key, agent_id, visibility, parent, root, depth, *rest = row
-    runner, workspace_dir, cwd, harness, project, title, holder, created_at, updated_at, completed_at, objective, _ = rest
+    runner, workspace_dir, cwd, harness, project, title, holder, *rest = rest
+    created_at, updated_at, completed_at, objective, _ = rest
     return SessionRecord(
         session_key=SessionKey(key),
         agent_id=agent_id,

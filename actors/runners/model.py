@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from understudy.actors.tools import FILE_TOOLS, Toolbox
 from understudy.actors.tools.context import ToolContext
 from understudy.actors.tools.subagents import GROUP, sub_agent_tools
+from understudy.actors.turns.compaction import Window
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
 from understudy.protocol.model import Turn
@@ -62,6 +63,7 @@ class ModelRunner:
             tools=ToolContext(packet.cwd, packet.workspace_dir, context.backstage.clock, context.blocking),
             clock=context.backstage.clock,
             max_steps=packet.max_steps,
+            window=Window(context.backstage.config, context.backstage.estimator, pinned=1),
             system=system_prompt(packet, own=self.system),
             model_name=packet.model,
             deadline=context.deadline,

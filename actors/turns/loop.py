@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from understudy.actors.models.errors import ProviderError
 from understudy.actors.models.retry import retrying
 from understudy.actors.tools.outcome import ToolOutcome
+from understudy.actors.turns.compaction import Compactor
 from understudy.actors.turns.cycles import CycleDetector
 from understudy.actors.turns.markup import printed_tool_call
 from understudy.protocol import Failure
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from understudy.actors.clock import Clock
     from understudy.actors.tools.context import ToolContext
     from understudy.actors.tools.toolbox import Toolbox
+    from understudy.actors.turns.compaction import Window
     from understudy.protocol.ending import ErrorKind
     from understudy.protocol.model import Model
     from understudy.protocol.runner import RunnerEvent
@@ -65,6 +67,15 @@ class Voice(Protocol):
     def aside(self) -> str:
         """What the next model call gets besides the history; empty when there is nothing."""
 
+    def objective(self) -> str | None:
+        """What all of it is for: said again after a compaction."""
+
+    def files(self) -> Sequence[str]:
+        """Files that were used, most recent first."""
+
+    async def compacted(self, summary: str, kept: int) -> None:
+        """``summary`` stands for all turns but the newest ``kept``: queue that before the first await."""
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -75,6 +86,7 @@ class Means:
     tools: ToolContext
     clock: Clock
     max_steps: int
+    window: Window
     system: str | None = None
     model_name: str | None = None
     deadline: float | None = None
@@ -98,6 +110,7 @@ class TurnLoop:
     def __init__(self, means: Means, voice: Voice) -> None:
         self._means = means
         self._voice = voice
+        self._compactor = Compactor(means, voice)
         self._cycles = CycleDetector()
         self._warned = False
         self._reasks = 0
@@ -106,13 +119,15 @@ class TurnLoop:
     async def run(self, history: list[Turn]) -> Final:
         """Go on from ``history``, which grows; gives the answer, which is for the caller to store."""
         steps = 0
+        self._means.window.asked = history[-1] if history and history[-1].role == "user" else None
         while True:
             history += await self._voice.boundary()
+            await self._compactor.if_due(history)
             last = steps >= self._means.max_steps
             if last:
                 self._say(history, Turn("user", WRAP_UP))
             try:
-                answer = await self._ask(history, with_tools=not last)
+                answer = await self._heard(history, with_tools=not last)
             except ProviderError as error:
                 return self._failed(error, history)
             steps += 1
@@ -129,10 +144,19 @@ class TurnLoop:
 
     # -- the model ------------------------------------------------------------------------------------
 
+    async def _heard(self, history: list[Turn], *, with_tools: bool) -> _Answer:
+        """Ask; a provider that finds the history too long is asked once more, with a shorter one."""
+        try:
+            return await self._ask(history, with_tools=with_tools)
+        except ProviderError as error:
+            if error.kind != "context_full" or not await self._compactor.at_once(history):
+                raise
+        return await self._ask(history, with_tools=with_tools)
+
     async def _ask(self, history: list[Turn], *, with_tools: bool) -> _Answer:
         means = self._means
         turns = [] if means.system is None else [Turn("system", means.system)]
-        turns += history
+        turns += self._compactor.shown(history)
         aside = self._voice.aside()
         if aside:
             turns.append(Turn("user", aside))
