@@ -28,12 +28,13 @@ DIGEST_TOKENS = 500
 class Rhythm:
     """When the next periodic checkpoint of a session is due."""
 
-    __slots__ = ("_backstage", "_key", "_last", "_prompts", "_since")
+    __slots__ = ("_backstage", "_key", "_last", "_made", "_prompts", "_since")
 
     def __init__(self, backstage: Backstage, key: SessionKey) -> None:
         self._backstage = backstage
         self._key = key
         self._last: int | None = None
+        self._made = False
         self._prompts = 0
         self._since: int | None = None
 
@@ -42,13 +43,18 @@ class Rhythm:
         now = self._backstage.now()
         last = self._backstage.store.sessions.checkpoint(self._key)
         if last is not None and last.id != self._last:
-            # Whatever it was made for, it is the last one.
-            self._last, self._prompts, self._since = last.id, 0, last.at
+            # Whatever it was made for, it is the last one. A prompt that brought it about has come after it.
+            self._last, self._since = last.id, last.at
+            self._prompts = 1 if self._made else 0
+            self._made = False
         if self._since is None:
             self._since = now
-        due = self._prompts >= EVERY_PROMPTS or now - self._since >= EVERY_MS
+        due = None
+        if self._prompts >= EVERY_PROMPTS or now - self._since >= EVERY_MS:
+            due = automatic(self._backstage, self._key, "periodic")
+            self._made = due is not None
         self._prompts += 1
-        return automatic(self._backstage, self._key, "periodic") if due else None
+        return due
 
 
 def automatic(backstage: Backstage, key: SessionKey, trigger: CheckpointTrigger) -> SaveCheckpoint | None:

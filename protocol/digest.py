@@ -38,13 +38,14 @@ def digest(
 
     ``previous`` is what was known before these turns: it goes first, shortened to half of the room.
     """
-    if previous is None or not previous.strip():
-        return _digest(turns, max_tokens, estimate, files)
     # Head and tail: what it began with matters, and so does what was last added to it.
-    room = max(max_tokens // 2, _SHORTEST_PREVIOUS)
-    before = fitting(condense(previous, room)[0], max_tokens // 2, estimate)
-    since = f"{before}\n\nSince then:\n"
-    return since + _digest(turns, max_tokens - estimate(since), estimate, files)
+    before, _ = condense((previous or "").strip(), max(max_tokens // 2, _SHORTEST_PREVIOUS))
+    before = fitting(before, max_tokens // 2, estimate)
+    since = f"{before}\n\nSince then:\n" if before else ""
+    left = max_tokens - estimate(since)
+    if not since or left <= 0:
+        return _digest(turns, max_tokens, estimate, files)
+    return since + _digest(turns, left, estimate, files)
 
 
 def _digest(turns: Sequence[Turn], max_tokens: int, estimate: Callable[[str], int], files: Sequence[str]) -> str:
