@@ -186,6 +186,7 @@ class Compactor:
         request = ModelRequest((Turn("system", SUMMARISER), Turn("user", asked)), (), means.model_name)
         latest = means.clock.monotonic() + SUMMARY_SECONDS
         text: list[str] = []
+        whole = True
         async for event in retrying(
             lambda: means.model.complete(request),
             clock=means.clock,
@@ -194,11 +195,13 @@ class Compactor:
         ):
             if isinstance(event, TextDelta):
                 text.append(event.text)
+                # The model speaks, though not as the agent: nothing is said, but whoever listens for silence hears it.
+                self._voice.emit(TextDelta(""))
             elif isinstance(event, UsageReport):
                 self._voice.emit(event)
             elif isinstance(event, Truncated):
-                return ""  # half a summary passes for a whole one
-        return "".join(text)
+                whole = False  # half a summary would pass for a whole one
+        return "".join(text) if whole else ""
 
     def _transcript(self, previous: str | None, older: Sequence[Turn]) -> str:
         """What is to be summed up, in half of the window: each turn shortened, the oldest left out first."""

@@ -59,6 +59,10 @@ class TestForward:
             assert [row.turn.text for row in store.transcripts.turns(given.parent)] == [given.merge(1).turns[0].text]
             assert store.sessions.working_context(given.parent) == given.merge(1).context
             assert [hit.session_key for hit in store.search("result", agent_id="default")] == [given.parent]
+            session, compaction = store.sessions.get(given.parent), store.transcripts.compaction(given.parent)
+            first = stored.stem == "v1"  # which knew neither
+            assert (session and session.objective) == (None if first else "Ship it")
+            assert (compaction and compaction.summary) == (None if first else "what was said")
             assert store.transaction(given.merge(2), given.finish(3)).result(10) == (True, True)
             assert store.problems() == []
         assert query(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
