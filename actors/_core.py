@@ -177,10 +177,14 @@ class Core:
         workspace: Path | str | None = None,
         cwd: Path | str | None = None,
         runner: str | None = None,
+        objective: str | None = None,
         on_results: OnResults | None = None,
     ) -> SessionActor:
         """Create a session, or restore it with everything that belongs to it."""
         session = await self._opened(SessionKey(key), agent_id, visibility, workspace, cwd, runner)
+        if objective is not None and objective != session.objective:
+            await self._backstage.store.transaction(op.SetObjective(session.key, objective))
+            session.objective = objective
         session.announcer.attend(on_results)
         return session
 
@@ -230,6 +234,7 @@ class Core:
         context = WorkingContext(files, place.cwd, self.config.recent_files_max)
         tree = Tally(tree_budget(self.config), store.runs.usage(key))
         session: SessionActor = actor_of(self._kernel.start(SessionActor, backstage, key, place, context, tree))
+        session.objective = None if record is None else record.objective
         session.announcer.attended = False
         session.stuck.update(entry.run_id for entry in store.outbox.undelivered(key, dead=True) if entry.dead_at)
         mind = self._runners.get(place.runner)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.actors.events import EventBus
 from understudy.actors.models.health import ProviderHealth
+from understudy.actors.turns.history import restored
 from understudy.protocol import Event, RunId, SessionKey
 
 if TYPE_CHECKING:
@@ -113,9 +114,9 @@ class Backstage:
             return None
         return f"{self._results_root}/{session_key.file_name}/{run_id.file_name}.json"
 
-    def history_of(self, session_key: SessionKey) -> tuple[Turn, ...]:
-        """Everything that was said in a session, for whoever goes on with it."""
-        return tuple(stored.turn for stored in self.store.transcripts.turns(session_key))
+    def history_of(self, session_key: SessionKey, *, pinned: int = 0) -> tuple[Turn, ...]:
+        """What was said in a session, for whoever goes on with it; its first ``pinned`` turns are never summed up."""
+        return tuple(restored(self.store.transcripts, session_key, pinned=pinned))
 
     def refusal(self, name: str, spawn: Spawn) -> str | None:
         """Why a runner will not take this spawn; most have no say in it."""

@@ -188,7 +188,7 @@ def children(session: SessionActor) -> list[ChildReport]:
             steps=run.steps,
             usage=run.usage,
         )
-        for run in session.roster.unfinished.values()
+        for run in tuple(session.roster.unfinished.values())  # at once: another thread may ask
         if run.durable
     ]
 

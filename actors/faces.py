@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from understudy.actors import control
+from understudy.actors import checkpoints, control
 from understudy.actors.clock import within
 from understudy.actors.follow_ups import follow_up, reply_within
 from understudy.actors.handles import AsyncRunHandle, RunHandle
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from understudy.actors.control import ChildReport, KillReport
     from understudy.actors.live_run import LiveRun
-    from understudy.actors.mind import Reply
+    from understudy.actors.mind import Mind, Reply
     from understudy.actors.session import SessionActor
-    from understudy.persistence import StoredTurn
+    from understudy.persistence import Checkpoint, StoredTurn
     from understudy.protocol import Spawn, WorkingContext
 
 T = TypeVar("T")
@@ -63,12 +63,24 @@ class _Face:
     async def _spawn(self, spawn: Spawn) -> Any:
         return await self._actor.spawn(spawn, announce=bool(spawn.announce))
 
-    async def _prompt(self, text: str) -> Reply:
+    @property
+    def _mind(self) -> Mind:
         mind = self._actor.mind
         if mind is None:
             runner = self._actor.place.runner
             raise TypeError(f"session {self.key} has no model: its runner {runner!r} is no ModelRunner")
-        return await mind.prompt(admitted(self._backstage, None, self.key, text))
+        return mind
+
+    async def _prompt(self, text: str) -> Reply:
+        return await self._mind.prompt(admitted(self._backstage, None, self.key, text))
+
+    async def _compact(self) -> int:
+        return await self._mind.compact()
+
+    async def _checkpoint(
+        self, digest: str | None, entities: Sequence[str] | None, constraints: Sequence[str] | None
+    ) -> Checkpoint:
+        return await checkpoints.save(self._backstage, self.key, digest, entities, constraints)
 
     async def _follow_up(self, session_key: str, message: str, wait: float) -> SubAgentResult | LiveRun:
         asked = FollowUp(session_key=SessionKey(session_key), message=message, wait=wait)
@@ -130,6 +142,24 @@ class Session(_Face):
         answer = self._do(self._follow_up(session_key, message, wait))
         return answer if isinstance(answer, SubAgentResult) else RunHandle(answer, self._backstage)
 
+    def compact(self) -> int:
+        """Sum up the older turns of the model's history now; gives how many. The transcript keeps them all."""
+        return self._do(self._compact())
+
+    def checkpoint(
+        self,
+        *,
+        digest: str | None = None,
+        entities: Sequence[str] | None = None,
+        constraints: Sequence[str] | None = None,
+    ) -> Checkpoint:
+        """Write down what the session is about, for sub-agents to begin from.
+
+        A digest that is left out is made from the turns; entities and constraints that are left out stay, and an
+        empty list clears them.
+        """
+        return self._do(self._checkpoint(digest, entities, constraints))
+
     def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
         """End a run and everything below it; returns when all of it has ended."""
         return self._do(self._kill(run_id, reason))
@@ -178,6 +208,24 @@ class AsyncSession(_Face):
         """
         answer = await self._follow_up(session_key, message, wait)
         return answer if isinstance(answer, SubAgentResult) else AsyncRunHandle(answer, self._backstage)
+
+    async def compact(self) -> int:
+        """Sum up the older turns of the model's history now; gives how many. The transcript keeps them all."""
+        return await self._compact()
+
+    async def checkpoint(
+        self,
+        *,
+        digest: str | None = None,
+        entities: Sequence[str] | None = None,
+        constraints: Sequence[str] | None = None,
+    ) -> Checkpoint:
+        """Write down what the session is about, for sub-agents to begin from.
+
+        A digest that is left out is made from the turns; entities and constraints that are left out stay, and an
+        empty list clears them.
+        """
+        return await self._checkpoint(digest, entities, constraints)
 
     async def kill(self, run_id: str, reason: str = "killed on request") -> KillReport:
         """End a run and everything below it; returns when all of it has ended."""

@@ -6,8 +6,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from understudy.actors import checkpoints
 from understudy.actors.searching import Searcher
 from understudy.actors.tools.context import ToolContext
+from understudy.actors.turns.compaction import Compactor, Window
 from understudy.actors.turns.exchange import Exchange
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
@@ -47,12 +49,17 @@ class Mind:
         self._unconfirmed: list[Commit] = []
         self._usage = NO_USAGE
         self._exchange = session.own_exchange = Exchange()
+        self._window = Window(session.backstage.config, session.backstage.estimator)
+        self._rhythm = checkpoints.Rhythm(session.backstage, session.key)
 
     async def prompt(self, text: str) -> Reply:
         """The answer to ``text``, tools and spawns included. Prompts to one session wait for each other."""
         async with self._turn:
-            asked = Turn("user", text)
             history = await self._recall()
+            due = self._rhythm.prompted()
+            if due is not None:
+                self._unconfirmed.append(self._session.backstage.store.transaction(due))
+            asked = Turn("user", text)
             history.append(asked)
             self.emit(Said(asked))
             return await self._think(history)
@@ -62,11 +69,18 @@ class Mind:
         async with self._turn:
             await self._think(await self._recall())
 
-    async def _think(self, history: list[Turn]) -> Reply:
+    async def compact(self) -> int:
+        """Sum up the older turns now, or at the next boundary of a prompt that is under way; gives how many."""
+        self._window.wanted = True
+        async with self._turn:
+            if not self._window.wanted:
+                return self._window.removed
+            return await Compactor(self._means(), self).at_once(await self._recall())
+
+    def _means(self) -> Means:
         session, runner = self._session, self._runner
         backstage, place = session.backstage, session.place
-        self._usage = NO_USAGE
-        means = Means(
+        return Means(
             model=runner.model,
             toolbox=runner.delegating,
             tools=ToolContext(
@@ -80,20 +94,26 @@ class Mind:
             ),
             clock=backstage.clock,
             max_steps=backstage.config.max_steps,
+            window=self._window,
             system=runner.system,
             approve=runner.approve,
             on_attempt=lambda error: backstage.attempted(place.runner, session.key, error),
         )
+
+    async def _think(self, history: list[Turn]) -> Reply:
+        session = self._session
+        self._usage = NO_USAGE
         try:
-            final = await TurnLoop(means, self).run(history)
+            final = await TurnLoop(self._means(), self).run(history)
         except BaseException:
             # Given up in the middle, perhaps of an exchange: what is stored is read again, and closed, by the next.
             self._history = None
             raise
         finally:
+            self._window.asked = None
             self._exchange.end()
             if session.owed:
-                backstage.task(session.deliver_owed())
+                session.backstage.task(session.deliver_owed())
         if final.output.strip():
             answer = Turn("assistant", final.output)
             history.append(answer)
@@ -158,5 +178,17 @@ class Mind:
         return self._take_arrived()
 
     def aside(self) -> str:
-        """The working context."""
+        """The working context, sub-agents, results on their way, the objective."""
         return self._session.aside()
+
+    def objective(self) -> str | None:
+        """What the session is for."""
+        return self._session.objective
+
+    def files(self) -> Sequence[str]:
+        """The session's recent files."""
+        return self._session.context.recent_files
+
+    async def compacted(self, summary: str, kept: int) -> None:
+        """Record it, and the checkpoint before it."""
+        await checkpoints.compacted(self._session.backstage, self._session.key, summary, kept)

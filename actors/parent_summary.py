@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from understudy.actors.clock import within
 from understudy.actors.models.retry import retrying
-from understudy.protocol.condense import condense
 from understudy.protocol.model import ModelRequest, TextDelta, Turn, UsageReport
 from understudy.protocol.prompt import summary_request
+from understudy.protocol.truncate import truncate
 
 if TYPE_CHECKING:
     from understudy.actors.live_run import LiveRun
@@ -62,4 +62,4 @@ async def _asked(session: SessionActor, model: Model, said: str) -> str:
             words.append(event.text)
         elif isinstance(event, UsageReport):
             session.consumed(event)
-    return condense("".join(words).strip(), tokens)[0]
+    return truncate("".join(words).strip(), tokens, measure=backstage.estimator)

@@ -171,7 +171,7 @@ async def _take_over(session: SessionActor, record: RunRecord, *, queued: bool) 
     if not queued:
         await recover_below(run)
         # Last: it holds what has come in for the run just now.
-        run.history = backstage.history_of(packet.session_key)
+        run.history = backstage.history_of(packet.session_key, pinned=1)
     session.begin(run, queued=queued)
     return True
 

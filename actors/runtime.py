@@ -64,7 +64,8 @@ class Runtime(Core):
     def session(self, key: str, **options: Any) -> Session:
         """Create a session, or restore it from the store with everything that belongs to it.
 
-        Options: ``workspace``, ``cwd``, ``runner``, ``agent_id``, ``visibility``, ``on_results``.
+        Options: ``workspace``, ``cwd``, ``runner``, ``agent_id``, ``visibility``, ``objective``,
+        ``on_results``. An objective that is left out stays what it was.
         """
         return Session(self._kernel.run_from_thread(self.open_session(key, **options)))
 
@@ -140,7 +141,8 @@ class AsyncRuntime(Core):
     async def session(self, key: str, **options: Any) -> AsyncSession:
         """Create a session, or restore it from the store with everything that belongs to it.
 
-        Options: ``workspace``, ``cwd``, ``runner``, ``agent_id``, ``visibility``, ``on_results``.
+        Options: ``workspace``, ``cwd``, ``runner``, ``agent_id``, ``visibility``, ``objective``,
+        ``on_results``. An objective that is left out stays what it was.
         """
         return AsyncSession(await self.open_session(key, **options))
 

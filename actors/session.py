@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from understudy.actors import control
+from understudy.actors import checkpoints, control
 from understudy.actors._kernel.actor import LoopActor
 from understudy.actors._kernel.loop import actor_of, mailbox_of
 from understudy.actors.admission import Standing, admit
 from understudy.actors.announcing import Announcer
+from understudy.actors.aside import aside
 from understudy.actors.conclusion import conclude
 from understudy.actors.delivery import bring, tell
 from understudy.actors.endings import killed
@@ -26,7 +27,7 @@ from understudy.actors.packets import assemble, child_prefix
 from understudy.actors.roster import Roster
 from understudy.actors.sub_agent import SubAgentActor
 from understudy.persistence import StoreError
-from understudy.persistence.operations import CompleteSession, MergeResult, ReleaseSession
+from understudy.persistence.operations import CompleteSession, MergeResult, ReleaseSession, SaveCheckpoint
 from understudy.protocol import (
     Accepted,
     Event,
@@ -103,6 +104,8 @@ class SessionActor(LoopActor):
         self.stuck: set[RunId] = set()
         """Results that could not be delivered."""
         self.announcer = Announcer(self)
+        self.objective: str | None = None
+        """What the session is for, where its host has said so."""
         self.mind: Mind | None = None
         """The session's own model, if its runner has one."""
         self.own_exchange: Exchange | None = None
@@ -431,7 +434,7 @@ class SessionActor(LoopActor):
 
     def aside(self) -> str:
         """What the next model call gets besides the history; empty when there is nothing to say."""
-        return self.context.render() or ""
+        return aside(self)
 
     def delivered(self, result: SubAgentResult, *, announce: bool) -> None:
         """A result was merged just now."""
@@ -539,9 +542,13 @@ class SessionActor(LoopActor):
         await self.end_children(killed(kind, words))
         self.sealed = True
         store, now = self.backstage.store, self.backstage.now()
-        goodbye: list[CompleteSession | ReleaseSession] = [ReleaseSession(self.key, self.backstage.host)]
+        goodbye: list[CompleteSession | ReleaseSession | SaveCheckpoint] = [
+            ReleaseSession(self.key, self.backstage.host)
+        ]
         if kind == "parent_stopped":
             goodbye.append(CompleteSession(self.key, now))
+            last = checkpoints.automatic(self.backstage, self.key, "session_end")
+            goodbye += () if last is None else (last,)
         try:
             await store.transaction(*goodbye)
         except StoreError:

@@ -101,7 +101,7 @@ class SubAgentActor(LoopActor):
             os.makedirs(packet.graph_shared_dir, mode=0o700, exist_ok=True)  # noqa: PTH103 - Path ignores the mode of parents
         if run.is_follow_up and not run.history:
             unstored = [said for said in run.unstored if isinstance(said, AppendTurns)]
-            run.history = run.backstage.history_of(packet.session_key)
+            run.history = run.backstage.history_of(packet.session_key, pinned=1)
             run.history += tuple(turn for said in unstored for turn in said.turns)
         runner = run.backstage.runners[packet.runner]
         return runner.run(packet, RunContext(run))

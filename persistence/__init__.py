@@ -17,6 +17,7 @@ from understudy.persistence.ledger import Ledger
 from understudy.persistence.memory import MemoryStore
 from understudy.persistence.records import (
     Checkpoint,
+    Compaction,
     DeadLetterRecord,
     HostRecord,
     LateEnding,
@@ -34,6 +35,7 @@ __all__ = [
     "BusySignal",
     "Checkpoint",
     "Commit",
+    "Compaction",
     "CorruptStoreError",
     "DeadLetterRecord",
     "DuplicateRunError",

@@ -32,6 +32,7 @@ _HANDLERS: dict[type[op.Operation], _Handler] = {
     op.ClaimSession: sessions.claim_session,
     op.ReleaseSession: sessions.release_session,
     op.CompleteSession: sessions.complete_session,
+    op.SetObjective: sessions.set_objective,
     op.AcceptRun: runs.accept_run,
     op.StartRun: runs.start_run,
     op.RestartRun: runs.restart_run,
@@ -50,6 +51,11 @@ _HANDLERS: dict[type[op.Operation], _Handler] = {
     op.MarkSwept: runs.mark_swept,
     op.SetIngestOffset: sessions.set_ingest_offset,
     op.AppendTurns: sessions.append_turns,
+}
+# Once the collected turns are written: what these say is about the turns of their own transaction too.
+_AFTER_TURNS: dict[type[op.Operation], _Handler] = {
+    op.CompactHistory: sessions.compact_history,
+    op.SaveCheckpoint: sessions.save_checkpoint,
 }
 
 # What a round may hold of several transactions. Everything else is rare, and gets a round of its own.
@@ -138,6 +144,7 @@ def _carry_out(work: Round, gathered: dict[type[op.Operation], list[Item[Any]]],
                 handler(work, items)
     work.write_contexts()
     work.write_turns()
-    if op.SaveCheckpoint in gathered:
-        sessions.save_checkpoint(work, gathered[op.SaveCheckpoint])
+    for kind, handler in _AFTER_TURNS.items():
+        if kind in gathered:
+            handler(work, gathered[kind])
     gathered.clear()

@@ -370,7 +370,9 @@ def mark_swept(work: Round, items: list[Item[op.MarkSwept]]) -> None:
             run, session_key, cleanup = swept
             work.one("UPDATE results SET full_output = NULL WHERE run = ?", (run,))
             if cleanup == "delete":
-                work.one(
-                    "DELETE FROM turns WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?)",
-                    (session_key,),
-                )
+                for table in ("turns", "compactions", "checkpoints"):  # what was said, and what sums it up
+                    work.one(
+                        f"DELETE FROM {table} WHERE session_id = "  # noqa: S608 - the three names above
+                        "(SELECT id FROM sessions WHERE session_key = ?)",
+                        (session_key,),
+                    )

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from understudy.persistence.errors import IngestConflictError
+from understudy.persistence.operations import CHECKPOINTS_KEPT
 
 if TYPE_CHECKING:
     from understudy.persistence import operations as op
@@ -111,6 +112,17 @@ def complete_session(work: Round, items: list[Item[op.CompleteSession]]) -> None
         item.answer = changed > 0
 
 
+def set_objective(work: Round, items: list[Item[op.SetObjective]]) -> None:
+    """The last one stays."""
+    for item in items:
+        new = item.operation
+        changed = work.one(
+            "UPDATE sessions SET objective = ? WHERE session_key = ?",
+            (work.redactor.text(new.objective), new.session_key),
+        )
+        item.answer = changed > 0
+
+
 def save_context(work: Round, items: list[Item[op.SaveContext]]) -> None:
     """Contexts are collected: a merge in the same round may concern the same session."""
     for item in items:
@@ -124,27 +136,63 @@ def append_turns(work: Round, items: list[Item[op.AppendTurns]]) -> None:
         work.add_turns(item.order, new.session_key, new.at, new.turns, new.run_id)
 
 
+def compact_history(work: Round, items: list[Item[op.CompactHistory]]) -> None:
+    """Kept is what comes after the newest turn that is not; where there is none, all of it."""
+    for item in items:
+        new = item.operation
+        row = work.cursor.execute(
+            """
+            INSERT INTO compactions (session_id, at, summary, first_kept_turn_id)
+            SELECT id, ?, ?, 1 + coalesce(
+                (SELECT id FROM turns WHERE session_id = sessions.id ORDER BY id DESC LIMIT 1 OFFSET ?), 0)
+            FROM sessions WHERE session_key = ?
+            RETURNING first_kept_turn_id
+            """,
+            (new.at, work.redactor.text(new.summary), new.kept, new.session_key),
+        ).fetchone()
+        if row is None:
+            raise LookupError(f"there is no session {new.session_key} to compact: open it first")
+        item.answer = row[0]
+
+
 def save_checkpoint(work: Round, items: list[Item[op.SaveCheckpoint]]) -> None:
-    """A checkpoint covers the turns stored so far."""
+    """A checkpoint covers the turns stored so far; what it leaves out is taken over here, where nobody is faster."""
     for item in items:
         new, text = item.operation, work.redactor.text
         work.one(
             """
             INSERT INTO checkpoints (session_id, at, trigger, digest, entities, constraints, last_turn_id)
-            SELECT id, ?, ?, ?, ?, ?,
+            SELECT id, ?, ?, ?,
+                   coalesce(?, (SELECT entities FROM checkpoints WHERE session_id = sessions.id
+                                ORDER BY id DESC LIMIT 1), '[]'),
+                   coalesce(?, (SELECT constraints FROM checkpoints WHERE session_id = sessions.id
+                                ORDER BY id DESC LIMIT 1), '[]'),
                    coalesce((SELECT max(id) FROM turns WHERE session_id = sessions.id), 0)
             FROM sessions WHERE session_key = ?
             """,
             (
                 *(new.at, new.trigger, text(new.digest)),
-                json.dumps([text(entity) for entity in new.entities], ensure_ascii=False),
-                json.dumps([text(constraint) for constraint in new.constraints], ensure_ascii=False),
+                *(_listed(work, new.entities), _listed(work, new.constraints)),
                 new.session_key,
             ),
         )
         if work.cursor.rowcount == 0:
             raise LookupError(f"there is no session {new.session_key} to checkpoint: open it first")
         item.answer = work.cursor.lastrowid
+        work.one(
+            """
+            WITH mine AS (SELECT checkpoints.id FROM checkpoints JOIN sessions ON sessions.id = session_id
+                          WHERE session_key = ?1 ORDER BY checkpoints.id DESC)
+            DELETE FROM checkpoints WHERE id IN (SELECT id FROM mine LIMIT -1 OFFSET ?2)
+            """,
+            (new.session_key, CHECKPOINTS_KEPT),
+        )
+
+
+def _listed(work: Round, texts: tuple[str, ...] | None) -> str | None:
+    if texts is None:
+        return None
+    return json.dumps([work.redactor.text(text) for text in texts], ensure_ascii=False)
 
 
 def set_ingest_offset(work: Round, items: list[Item[op.SetIngestOffset]]) -> None:

@@ -24,7 +24,24 @@ def first_release(db: Database) -> None:
         db.create_view(name, select)
 
 
-MIGRATIONS: tuple[Migration, ...] = (first_release,)
+def compaction(db: Database) -> None:
+    """Histories that were compacted, and what a session is for."""
+    db.execute("ALTER TABLE sessions ADD COLUMN objective TEXT")
+    db.execute(
+        """
+        CREATE TABLE compactions (
+            id INTEGER PRIMARY KEY,
+            session_id INTEGER NOT NULL REFERENCES sessions (id),
+            at INTEGER NOT NULL,
+            summary TEXT NOT NULL,
+            first_kept_turn_id INTEGER NOT NULL
+        )
+        """
+    )
+    db.execute("CREATE INDEX compactions_by_session ON compactions (session_id)")
+
+
+MIGRATIONS: tuple[Migration, ...] = (first_release, compaction)
 """Every step in order; how many of them a file has seen is its version (SQLite's ``user_version``)."""
 
 

@@ -1,8 +1,8 @@
 """What can be written: each operation is a value, and a transaction is a handful of them.
 
 Within one transaction the operations take effect together, in the order in which they are defined in this
-module: a session is there before its runs, a run before its end, an end before its merge, then turns, and last
-the checkpoint that covers them.
+module: a session is there before its runs, a run before its end, an end before its merge, then turns, the
+compaction of the older ones, and last the checkpoint that covers them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Visibility = Literal["isolated", "shared"]
 CheckpointTrigger = Literal["periodic", "pre_compaction", "session_end", "explicit"]
+
+CHECKPOINTS_KEPT = 20
+"""Of each session; older ones go with the commit that adds one."""
 
 
 @value
@@ -90,6 +93,14 @@ class CompleteSession:
 
     session_key: SessionKey
     at: int
+
+
+@value
+class SetObjective:
+    """What the session is for, from now on. Answers False where there is no such session."""
+
+    session_key: SessionKey
+    objective: str
 
 
 @value
@@ -293,15 +304,32 @@ class AppendTurns:
 
 
 @value
+class CompactHistory:
+    """From now on the session's history is ``summary`` and its newest ``kept`` turns. No turn is touched.
+
+    Answers the number from which on turns are kept.
+    """
+
+    session_key: SessionKey
+    at: int
+    summary: str
+    kept: int
+
+
+@value
 class SaveCheckpoint:
-    """What a session is about, as of its last stored turn. Answers the checkpoint's number."""
+    """What a session is about, as of its last stored turn. Answers the checkpoint's number.
+
+    ``entities`` and ``constraints`` that are left out stay what they were in the one before; only the newest
+    `CHECKPOINTS_KEPT` of a session are kept.
+    """
 
     session_key: SessionKey
     at: int
     digest: str
     trigger: CheckpointTrigger = "explicit"
-    entities: tuple[str, ...] = ()
-    constraints: tuple[str, ...] = ()
+    entities: tuple[str, ...] | None = None
+    constraints: tuple[str, ...] | None = None
 
 
 Operation: TypeAlias = (
@@ -312,6 +340,7 @@ Operation: TypeAlias = (
     | ClaimSession
     | ReleaseSession
     | CompleteSession
+    | SetObjective
     | AcceptRun
     | StartRun
     | RestartRun
@@ -330,6 +359,7 @@ Operation: TypeAlias = (
     | MarkSwept
     | SetIngestOffset
     | AppendTurns
+    | CompactHistory
     | SaveCheckpoint
 )
 

@@ -79,6 +79,7 @@ class SessionRecord:
     created_at: int
     updated_at: int
     completed_at: int | None
+    objective: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,15 @@ class Checkpoint:
     entities: tuple[str, ...]
     constraints: tuple[str, ...]
     last_turn_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A session's history as its model sees it: ``summary``, and the turns from ``first_kept_turn_id`` on."""
+
+    at: int
+    summary: str
+    first_kept_turn_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from understudy.persistence.records import StoredTurn
+from understudy.persistence.records import Compaction, StoredTurn
 from understudy.protocol import RunId
 from understudy.protocol.model import ToolCall, Turn
 
@@ -59,6 +59,17 @@ class Transcripts:
             )
             # Row by row: a tail needs a few turns, not the session.
             return tail_of(cursor, chars, self._redactor)
+
+    def compaction(self, session_key: str) -> Compaction | None:
+        """The session's last compaction; None while its history is all of its turns."""
+        row: Any = self._reader.row(
+            """
+            SELECT at, summary, first_kept_turn_id FROM compactions
+            WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?) ORDER BY id DESC LIMIT 1
+            """,
+            (session_key,),
+        )
+        return None if row is None else Compaction(*row)
 
     def taken_in(self, path: str) -> tuple[int, str] | None:
         """How far a transcript file was taken in, and the fingerprint of what lay before; None for a new one."""

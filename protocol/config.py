@@ -71,6 +71,11 @@ class RuntimeConfig(BaseModel):
     tail_chars: Annotated[int, Field(ge=0, le=20_000)] = 3_000
     recent_files_max: Annotated[int, Field(ge=1, le=1_000)] = 10
 
+    # What a model is shown: a request of more than threshold × window is compacted first.
+    context_window_tokens: Annotated[int, Field(ge=1_000)] = 128_000
+    compaction_threshold: Annotated[float, Field(ge=0.1, le=1.0)] = 0.8
+    next_context_max_tokens: Annotated[int, Field(ge=100)] = 2_000
+
     # How long it may take: the deadline is min(max_steps × per_step, max_run).
     max_run_timeout_ms: Milliseconds = 600_000
     per_step_timeout_ms: Milliseconds = 60_000

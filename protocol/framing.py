@@ -33,6 +33,7 @@ _BRACKETS = re.compile(r"[\[\]<>]")
 # Rules are drawn with any of these.
 _DASHES = r"[-_=*~‐‑‒–—―−─━═⸺⸻﹘﹣－＿￣·•]"
 _RULE = re.compile(rf"\s*(?:{_DASHES}\s*){{3,}}$")
+_SPEAKER = re.compile(r"(?:user|assistant|tool): ")
 _SPECIAL_TOKEN = re.compile(r"[<＜‹〈⟨](?=\s*[|｜│¦])")
 # In ASCII: a bracket, a heading, or the beginning of a rule.
 _SUSPECT = re.compile(r"[\[<#]|^\s*[-_=*~]")
@@ -67,7 +68,10 @@ _ROLE = "|".join(map(_folded, ("system", "developer", "assistant", "human", "use
 # A role in brackets, closed, cut off or with a word after it.
 _ROLE_TAG = rf"(?P<role>\[(?:{_ROLE})(?=[\]:]|$|{_folded('message')}|{_folded('prompt')}|{_folded('remind')}))"
 _LINE = re.compile(rf"[\[\]#]*(?:(?:{_ROLE})[\[\]]*:)|[\[\]]*#[\[\]#]*{_folded('Inherited from Parent Session')}")
-_TAGS = ("Subagent Result", "working-context", "Objective Reinforcement")
+_TAGS = (
+    *("Subagent Result", "working-context", "Objective Reinforcement", "Conversation Summary", "Message from session"),
+    *("active-subagents", "results-awaiting-delivery", "objective"),
+)
 
 
 @cache
@@ -76,15 +80,23 @@ def _tags(own: str) -> re.Pattern[str]:
     return re.compile(rf"\[(?:{'|'.join(map(re.escape, sorted(names)))})|{_ROLE_TAG}")
 
 
-def frame(text: str, *, tag: str = "") -> str:
+def frame(text: str, *, tag: str = "", transcript: bool = False) -> str:
     """``text`` as marked lines; ``tag`` is the host's own name for results, where it has one.
 
     Line breaks of every kind become real ones before the lines are marked, and characters that hide, reorder or
-    erase text are dropped, so that what a person or a model sees is what is there.
+    erase text are dropped, so that what a person or a model sees is what is there. In a ``transcript`` a line may
+    begin with who said it, plainly written: all of it is quoted.
     """
     if text.isprintable() and _plain(text):  # and so of one line: what most results are
         return MARK + text
-    return "\n".join([MARK + _defused(_shown(line), tag) for line in text.splitlines() or [""]])
+    lines = [_shown(line) for line in text.splitlines() or [""]]
+    if not transcript:
+        return "\n".join([MARK + _defused(line, tag) for line in lines])
+    said = [_SPEAKER.match(line) for line in lines]
+    spoken = [line if who is None else line[who.end() :] for line, who in zip(lines, said, strict=True)]
+    return "\n".join(
+        [MARK + ("" if who is None else who[0]) + _defused(rest, tag) for rest, who in zip(spoken, said, strict=True)]
+    )
 
 
 def in_a_line(text: str, most: int = _LONGEST_INLINE) -> str:

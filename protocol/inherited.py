@@ -26,7 +26,7 @@ def render_inherited(
     if digest.strip():
         parts.append(frame(digest.strip()))
     if tail.strip():
-        parts.append("Recent context:\n" + frame(tail.strip("\n")))
+        parts.append("Recent context:\n" + frame(tail.strip("\n"), transcript=True))
     named = _lines(entities)
     if named:
         parts.append("Focal entities:\n" + frame(", ".join(named)))

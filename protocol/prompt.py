@@ -91,7 +91,9 @@ def brief(packet: SpawnPacket, *, task: str | None = None, own: str | None = Non
 
 def summary_request(said: str, *, max_tokens: int) -> tuple[str, str]:
     """What a parent's model is asked when a child is to have its conversation in short: system and user part."""
-    return _SUMMARISE.format(max_tokens=max_tokens), f"## Conversation\n{frame(said)}\n\nSummarise it now."
+    return _SUMMARISE.format(
+        max_tokens=max_tokens
+    ), f"## Conversation\n{frame(said, transcript=True)}\n\nSummarise it now."
 
 
 def _listed(items: Sequence[str]) -> str:

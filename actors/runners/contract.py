@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from understudy.actors import checkpoints
 from understudy.actors.errors import SessionClosedError
 from understudy.actors.searching import Searcher
 from understudy.actors.turns.exchange import Exchange
@@ -106,6 +107,19 @@ class RunContext:
     def aside(self) -> str:
         """What the next model call gets besides the history."""
         return "" if self._run.nested is None else self._run.nested.aside()
+
+    def objective(self) -> str | None:
+        """What the run is for: its objective, else its task."""
+        packet = self._run.packet
+        return packet.objective or packet.task
+
+    def files(self) -> Sequence[str]:
+        """The files the run has touched, most recent first."""
+        return tuple(reversed(self._run.files))
+
+    async def compacted(self, summary: str, kept: int) -> None:
+        """The history was compacted: record it, and the checkpoint before it."""
+        await checkpoints.compacted(self._run.backstage, self._run.packet.session_key, summary, kept)
 
     def own_session(self) -> SessionActor:
         """The session this run's own children live under; made when the first one is wanted."""

@@ -11,6 +11,7 @@ from understudy.actors.tools import FILE_TOOLS, Toolbox
 from understudy.actors.tools.context import ToolContext
 from understudy.actors.tools.session_search import session_search
 from understudy.actors.tools.subagents import SUB_AGENT_TOOLS
+from understudy.actors.turns.compaction import Window
 from understudy.actors.turns.history import closed
 from understudy.actors.turns.loop import Means, TurnLoop
 from understudy.protocol._explain import nearest
@@ -128,6 +129,7 @@ class ModelRunner:
             ),
             clock=clock,
             max_steps=packet.max_steps,
+            window=Window(context.backstage.config, context.backstage.estimator, pinned=1),
             system=system_prompt(packet, own=self.system, may_spawn=toolbox.get("sessions_spawn") is not None),
             model_name=packet.model,
             deadline=context.deadline,

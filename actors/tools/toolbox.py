@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from understudy.actors.tools.context import ToolContext
     from understudy.actors.tools.tool import Tool
     from understudy.protocol.model import JsonObject, ToolSpec
+    from understudy.protocol.tokens import TokenEstimator
 
 
 class ToolGroupError(ValueError):
@@ -38,6 +40,9 @@ class Toolbox:
                 raise ValueError(f"two tools are called {tool.name!r}: rename one with @tool(name=…)")
             self._tools[tool.name] = tool
         self._specs = tuple(tool.spec for tool in tools)
+        # What many children ask of the same box is worked out once.
+        self._authority: Authority | None = None
+        self._weighed: tuple[TokenEstimator, int] | None = None
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -56,6 +61,13 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as a model sees them."""
         return self._specs
+
+    def weigh(self, estimate: TokenEstimator) -> int:
+        """About how many tokens the tools cost in each request."""
+        if self._weighed is None or self._weighed[0] is not estimate:
+            told = [(spec.name, spec.description, dict(spec.parameters)) for spec in self._specs]
+            self._weighed = estimate, estimate(json.dumps(told, default=str))
+        return self._weighed[1]
 
     def narrow(self, groups: Iterable[str] | None) -> Toolbox:
         """Only the tools of these groups; None keeps all. ``files`` stands for ``files:read`` and ``files:write``.
@@ -93,7 +105,9 @@ class Toolbox:
     @property
     def authority(self) -> Authority:
         """What whoever works with this box may hand down."""
-        return Authority(tuple(self._tools), tuple(tool.name for tool in self.tools if tool.approval))
+        if self._authority is None:
+            self._authority = Authority(tuple(self._tools), tuple(tool.name for tool in self.tools if tool.approval))
+        return self._authority
 
     async def call(self, name: str, arguments: JsonObject, context: ToolContext) -> ToolOutcome:
         """Run the tool of this name; that there is none is an outcome too, naming the nearest there is."""

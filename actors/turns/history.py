@@ -1,18 +1,36 @@
-"""Making a restored history whole: no tool call without its result."""
+"""Restoring a history: as it was compacted, and whole: no tool call without its result."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from understudy.protocol.model import Turn
+from understudy.protocol.reinforcement import summary_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from understudy.persistence.transcripts import Transcripts
 
 INTERRUPTED = (
     "[interrupted] The host stopped before this tool call came back. It was not run again: it may or may not have "
     "had its effect. Look before you repeat it."
 )
+
+
+def restored(transcripts: Transcripts, session_key: str, *, pinned: int = 0) -> list[Turn]:
+    """A session's history as it was last compacted; the first ``pinned`` turns are in it whatever was summed up."""
+    compaction = transcripts.compaction(session_key)
+    if compaction is None:
+        return [stored.turn for stored in transcripts.turns(session_key)]
+    always = transcripts.turns(session_key, limit=pinned)
+    last_always = always[-1].id if always else 0
+    kept = transcripts.turns(session_key, after=max(last_always, compaction.first_kept_turn_id - 1))
+    return [
+        *(stored.turn for stored in always),
+        summary_turn(compaction.summary),
+        *(stored.turn for stored in kept),
+    ]
 
 
 def closed(turns: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:

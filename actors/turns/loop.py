@@ -15,6 +15,7 @@ from understudy.actors.models._room import Room
 from understudy.actors.models.errors import ProviderError
 from understudy.actors.models.retry import retrying
 from understudy.actors.tools.outcome import ToolOutcome
+from understudy.actors.turns.compaction import Compactor
 from understudy.actors.turns.cycles import CycleDetector
 from understudy.actors.turns.markup import printed_tool_call
 from understudy.protocol import Failure
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from understudy.actors.clock import Clock
     from understudy.actors.tools.context import ToolContext
     from understudy.actors.tools.toolbox import Toolbox
+    from understudy.actors.turns.compaction import Window
     from understudy.protocol.ending import ErrorKind
     from understudy.protocol.model import Model
     from understudy.protocol.runner import RunnerEvent
@@ -72,6 +74,15 @@ class Voice(Protocol):
     def aside(self) -> str:
         """What the next model call gets besides the history; empty when there is nothing."""
 
+    def objective(self) -> str | None:
+        """What all of it is for: said again after a compaction."""
+
+    def files(self) -> Sequence[str]:
+        """Files that were used, most recent first."""
+
+    async def compacted(self, summary: str, kept: int) -> None:
+        """``summary`` stands for all turns but the newest ``kept``: queue that before the first await."""
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -82,6 +93,7 @@ class Means:
     tools: ToolContext
     clock: Clock
     max_steps: int
+    window: Window
     system: str | None = None
     model_name: str | None = None
     deadline: float | None = None
@@ -102,7 +114,7 @@ class _Answer:
 class TurnLoop:
     """One conversation, from where it stands to its next answer."""
 
-    __slots__ = ("_cycles", "_draft", "_means", "_reasks", "_repaired", "_voice", "_warned")
+    __slots__ = ("_compactor", "_cycles", "_draft", "_means", "_reasks", "_repaired", "_voice", "_warned")
 
     def __init__(self, means: Means, voice: Voice) -> None:
         self._means = means
@@ -110,6 +122,7 @@ class TurnLoop:
         self._draft = ""
         """What there was of an answer that broke off."""
         self._cycles: CycleDetector | None = None  # made with the first tool call: many a child makes none
+        self._compactor = Compactor(means, voice)
         self._warned = False
         self._reasks = 0
         self._repaired = False
@@ -117,13 +130,15 @@ class TurnLoop:
     async def run(self, history: list[Turn]) -> Final:
         """Go on from ``history``, which grows; gives the answer, which is for the caller to store."""
         steps = 0
+        self._means.window.asked = history[-1] if history and history[-1].role == "user" else None
         while True:
             history += await self._voice.boundary()
+            await self._compactor.if_due(history)
             last = steps >= self._means.max_steps
             if last:
                 self._say(history, Turn("user", WRAP_UP))
             try:
-                answer = await self._ask(history, with_tools=not last)
+                answer = await self._heard(history, with_tools=not last)
             except ProviderError as error:
                 return self._failed(error, history)
             steps += 1
@@ -140,11 +155,21 @@ class TurnLoop:
 
     # -- the model ------------------------------------------------------------------------------------
 
+    async def _heard(self, history: list[Turn], *, with_tools: bool) -> _Answer:
+        """Ask; a provider that finds the history too long is asked once more, with a shorter one."""
+        try:
+            return await self._ask(history, with_tools=with_tools)
+        except ProviderError as error:
+            if error.kind != "context_full" or not await self._compactor.rescue(history):
+                raise
+        return await self._ask(history, with_tools=with_tools)
+
     async def _ask(self, history: list[Turn], *, with_tools: bool) -> _Answer:
         means = self._means
         system = () if means.system is None else (Turn("system", means.system),)
         aside = self._voice.aside()
-        turns = (*system, *history, Turn("user", aside)) if aside else (*system, *history)
+        shown = self._compactor.shown(history)
+        turns = (*system, *shown, Turn("user", aside)) if aside else (*system, *shown)
         request = ModelRequest(turns, means.toolbox.specs() if with_tools else (), means.model_name)
         # Not a list: a million small pieces would take many times what they say.
         text = io.StringIO()

@@ -28,6 +28,7 @@ _STEPS: dict[type[op.Operation], _Step] = {
     op.ClaimSession: sessions.claim_session,
     op.ReleaseSession: sessions.release_session,
     op.CompleteSession: sessions.complete_session,
+    op.SetObjective: sessions.set_objective,
     op.AcceptRun: runs.accept_run,
     op.StartRun: runs.start_run,
     op.RestartRun: runs.restart_run,
@@ -46,11 +47,14 @@ _STEPS: dict[type[op.Operation], _Step] = {
     op.MarkSwept: runs.mark_swept,
     op.SetIngestOffset: sessions.set_ingest_offset,
     op.AppendTurns: sessions.nothing_yet,
+    op.CompactHistory: sessions.compact_history,
     op.SaveCheckpoint: sessions.save_checkpoint,
 }
 _RANK = {kind: rank for rank, kind in enumerate(_STEPS)}
 # What has a context or turns in it.
 _TELLING = frozenset({op.MergeResult, op.SaveContext, op.AppendTurns})
+# What is about turns, those of its own transaction included.
+_AFTER_TURNS = frozenset({op.CompactHistory, op.SaveCheckpoint})
 
 
 def carry_out(tables: Tables, operations: Sequence[op.Operation], undo: Undo) -> tuple[op.Answer, ...]:
@@ -75,17 +79,16 @@ def _in_order(tables: Tables, operations: Sequence[op.Operation], undo: Undo) ->
     """The same for operations that do not stand in the order in which they take effect."""
     places = sorted(range(len(operations)), key=lambda place: _RANK[type(operations[place])])
     answers: list[op.Answer] = [None] * len(operations)
-    checkpoints = [place for place in places if type(operations[place]) is op.SaveCheckpoint]
+    after = [place for place in places if type(operations[place]) in _AFTER_TURNS]
     for place in places:
-        if place not in checkpoints:
+        if place not in after:
             answers[place] = _STEPS[type(operations[place])](tables, operations[place], undo)
     # Contexts and turns of one session may come from several operations: they are written as given.
     for new, answer in zip(operations, answers, strict=True):
         if type(new) in _TELLING:
             _tell(tables, new, answer, undo)
-    for place in checkpoints:
-        # Last: a checkpoint covers the turns of its own transaction.
-        answers[place] = _STEPS[op.SaveCheckpoint](tables, operations[place], undo)
+    for place in after:
+        answers[place] = _STEPS[type(operations[place])](tables, operations[place], undo)
     return tuple(answers)
 
 

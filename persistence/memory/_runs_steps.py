@@ -243,6 +243,16 @@ def mark_swept(tables: Tables, new: op.MarkSwept, undo: Undo) -> bool:
         if swept and swept[-1][0] == tables.last_turn:
             # As in a database, a number at the end is free again.
             tables.last_turn = max((kept.turns[-1][0] for kept in tables.sessions.values() if kept.turns), default=0)
+        undo += [
+            (setattr, session, "compaction", session.compaction),
+            (setattr, session, "checkpoints", session.checkpoints),
+            (setattr, tables, "last_checkpoint", tables.last_checkpoint),
+        ]
+        gone, session.compaction, session.checkpoints = session.checkpoints, None, ()
+        if gone and gone[-1].id == tables.last_checkpoint:
+            tables.last_checkpoint = max(
+                (kept.checkpoints[-1].id for kept in tables.sessions.values() if kept.checkpoints), default=0
+            )
     return True
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from understudy.persistence._storable import plain_document
 from understudy.persistence.errors import IngestConflictError, StoreError
 from understudy.persistence.memory._tables import Session
-from understudy.persistence.records import Checkpoint, HostRecord
+from understudy.persistence.operations import CHECKPOINTS_KEPT
+from understudy.persistence.records import Checkpoint, Compaction, HostRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -127,18 +128,44 @@ def _forget_turns(tables: Tables, session: Session, last_turn: int, count: int, 
     tables.last_turn = last_turn
 
 
+def set_objective(tables: Tables, new: op.SetObjective, undo: Undo) -> bool:
+    session = tables.sessions.get(new.session_key)
+    if session is None:
+        return False
+    undo.append((setattr, session, "objective", session.objective))
+    session.objective = new.objective
+    return True
+
+
+def compact_history(tables: Tables, new: op.CompactHistory, undo: Undo) -> int:
+    session = tables.sessions.get(new.session_key)
+    if session is None:
+        raise LookupError(f"there is no session {new.session_key} to compact: open it first")
+    undo.append((setattr, session, "compaction", session.compaction))
+    older = session.turns[: max(0, len(session.turns) - new.kept)]
+    first_kept = older[-1][0] + 1 if older else 1
+    session.compaction = Compaction(new.at, new.summary, first_kept)
+    return first_kept
+
+
 def save_checkpoint(tables: Tables, new: op.SaveCheckpoint, undo: Undo) -> int:
     session = tables.sessions.get(new.session_key)
     if session is None:
         raise LookupError(f"there is no session {new.session_key} to checkpoint: open it first")
+    before = session.checkpoints
     undo += [
-        (setattr, session, "checkpoints", session.checkpoints),
+        (setattr, session, "checkpoints", before),
         (setattr, tables, "last_checkpoint", tables.last_checkpoint),
     ]
     tables.last_checkpoint += 1
+    entities, constraints = new.entities, new.constraints
+    if entities is None:
+        entities = before[-1].entities if before else ()
+    if constraints is None:
+        constraints = before[-1].constraints if before else ()
     covered = session.turns[-1][0] if session.turns else 0
-    saved = Checkpoint(tables.last_checkpoint, new.at, new.trigger, new.digest, new.entities, new.constraints, covered)
-    session.checkpoints += (saved,)
+    last = Checkpoint(tables.last_checkpoint, new.at, new.trigger, new.digest, entities, constraints, covered)
+    session.checkpoints = (*before, last)[-CHECKPOINTS_KEPT:]
     return tables.last_checkpoint
 
 

@@ -79,8 +79,8 @@ class MemorySessions(Sessions):
         text = self._redactor.text
         with self._tables:
             session = self._tables.sessions.get(session_key)
-            stored = () if session is None else reversed(session.checkpoints)
-            last = next((each for each in stored if each.last_turn_id <= until), None)
+            kept = () if session is None else session.checkpoints
+        last = next((one for one in reversed(kept) if one.last_turn_id <= until), None)
         if last is None:
             return None
         return replace(
@@ -97,7 +97,8 @@ class MemorySessions(Sessions):
             *(new.session_key, new.agent_id, new.visibility, new.parent_session_key),
             *(new.root_session_key or new.session_key, new.depth, new.runner, new.workspace_dir, new.cwd, new.harness),
             *(new.project, new.title and self._redactor.text(new.title), session.holder, new.at),
-            *(session.updated_at, session.completed_at, session.number),
+            *(session.updated_at, session.completed_at),
+            *(session.objective and self._redactor.text(session.objective), session.number),
         )
 
 

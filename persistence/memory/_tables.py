@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from understudy.persistence.operations import AcceptRun
-    from understudy.persistence.records import Checkpoint, DeadLetterRecord, HostRecord
+    from understudy.persistence.records import Checkpoint, Compaction, DeadLetterRecord, HostRecord
     from understudy.protocol import WorkingContext
 
     ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -149,9 +149,12 @@ _OPENED = attrgetter(*OpenSession.__dataclass_fields__)
 
 
 class Session:
-    """A session's row, with its turns, its working context and its checkpoints."""
+    """A session's row, with its turns, its working context, its last compaction and its checkpoints."""
 
-    __slots__ = ("_opened", "checkpoints", "completed_at", "context", "holder", "number", "turns", "updated_at")
+    __slots__ = (
+        *("_opened", "checkpoints", "compaction", "completed_at", "context", "holder", "number", "objective"),
+        *("turns", "updated_at"),
+    )
 
     def __init__(self, number: int, opened: OpenSession) -> None:
         self.number = number
@@ -161,7 +164,9 @@ class Session:
         self.completed_at: int | None = None
         self.context: WorkingContext | None = None
         self.turns: list[TurnRow] = []
+        self.compaction: Compaction | None = None
         self.checkpoints: tuple[Checkpoint, ...] = ()
+        self.objective: str | None = None
 
     @property
     def opened(self) -> OpenSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from understudy.persistence._round import calls_document
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from understudy.persistence.memory._tables import Tables, TurnRow
-    from understudy.persistence.records import StoredTurn
+    from understudy.persistence.records import Compaction, StoredTurn
     from understudy.persistence.redaction import Redactor
 
 
@@ -30,6 +31,12 @@ class MemoryTranscripts(Transcripts):
     def tail(self, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
         with self._tables:
             return tail_of(self._from_the_end(session_key, after, until), chars, self._redactor)
+
+    def compaction(self, session_key: str) -> Compaction | None:
+        with self._tables:
+            session = self._tables.sessions.get(session_key)
+            last = None if session is None else session.compaction
+        return None if last is None else replace(last, summary=self._redactor.text(last.summary))
 
     def taken_in(self, path: str) -> tuple[int, str] | None:
         with self._tables:

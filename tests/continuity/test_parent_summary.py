@@ -14,8 +14,8 @@ from understudy.actors.parent_summary import SECONDS
 from understudy.actors.testing import Gate, ManualClock, ScriptedModel
 from understudy.persistence.operations import AppendTurns
 from understudy.protocol import RuntimeConfig, SessionKey, Spawn
-from understudy.protocol.condense import estimate_tokens
 from understudy.protocol.model import Turn
+from understudy.protocol.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from understudy.actors import Session

@@ -56,7 +56,7 @@ Transactions: TypeAlias = "Sequence[Sequence[Operation]]"
 PARENT = SessionKey("agent:atlas:main")
 TABLES = (
     *("hosts", "sessions", "runs", "turns", "checkpoints", "working_contexts", "results", "late_endings"),
-    *("outbox", "dead_letters"),
+    *("outbox", "dead_letters", "compactions"),
 )
 
 

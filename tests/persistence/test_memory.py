@@ -145,6 +145,9 @@ class Drawn:
     def context(self) -> WorkingContext:
         return WorkingContext(tuple(self.rng.sample(("/a", "/b", "/ü"), 2)), self.maybe("/p"))
 
+    def focus(self) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+        return self.pick((None, (), (self.pick(TEXTS),))), self.pick((None, (), ("c", self.pick(TEXTS))))
+
     def operation(self) -> op.Operation:
         kinds: Sequence[Callable[[], op.Operation]] = (
             lambda: op.HostStarted(self.pick(HOSTS), 1, 2, self.at()),
@@ -163,6 +166,7 @@ class Drawn:
             lambda: op.ClaimSession(self.key(), self.pick(HOSTS), self.now - 2),
             lambda: op.ReleaseSession(self.key(), self.pick(HOSTS)),
             lambda: op.CompleteSession(self.key(), self.at()),
+            lambda: op.SetObjective(self.key(), self.pick(TEXTS)),
             *(
                 [
                     lambda: op.AcceptRun(
@@ -236,9 +240,8 @@ class Drawn:
                 "/t", self.key(), self.rng.randrange(2), self.pick("xy"), self.maybe((self.rng.randrange(2), "x"))
             ),
             *([lambda: op.AppendTurns(self.key(), self.at(), self.turns(), self.maybe(self.pick(RUNS)))] * 3),
-            lambda: op.SaveCheckpoint(
-                self.key(), self.at(), self.pick(TEXTS), "explicit", (self.pick(TEXTS),), ("c", self.pick(TEXTS))
-            ),
+            *([lambda: op.CompactHistory(self.key(), self.at(), self.pick(TEXTS), self.rng.randrange(4))] * 2),
+            *([lambda: op.SaveCheckpoint(self.key(), self.at(), self.pick(TEXTS), "explicit", *self.focus())] * 2),
         )
         return self.pick(kinds)()
 
@@ -303,6 +306,8 @@ def everything(store: Ledger) -> dict[str, object]:
                 "session": sessions.get,
                 "context": sessions.working_context,
                 "checkpoint": sessions.checkpoint,
+                "earlier checkpoint": lambda key: sessions.checkpoint(key, until=5),
+                "compaction": store.transcripts.compaction,
                 "waiting for": store.outbox.undelivered,
                 "backlog": store.outbox.backlog,
                 "children": runs.children,

@@ -59,6 +59,10 @@ class TestForward:
             assert [row.turn.text for row in store.transcripts.turns(given.parent)] == [given.merge(1).turns[0].text]
             assert store.sessions.working_context(given.parent) == given.merge(1).context
             assert [hit.session_key for hit in store.search("result", agent_id="default")] == [given.parent]
+            session, compaction = store.sessions.get(given.parent), store.transcripts.compaction(given.parent)
+            first = stored.stem == "v1"  # which knew neither
+            assert (session and session.objective) == (None if first else "Ship it")
+            assert (compaction and compaction.summary) == (None if first else "what was said")
             assert store.transaction(given.merge(2), given.finish(3)).result(10) == (True, True)
             assert store.problems() == []
         assert query(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
@@ -169,7 +173,7 @@ class TestRefused:
         """The sentence says which version it is, which are known, and what to do."""
         opened(path, lambda db: db.table("later").create({"id": int}).analyze()).close()
         before = folder(path)
-        with pytest.raises(ForeignStoreError, match=r"has version 2 and .* versions up to 1: upgrade Understudy"):
+        with pytest.raises(ForeignStoreError, match=r"has version 3 and .* versions up to 2: upgrade Understudy"):
             opened(path)
         assert folder(path) == before
 

@@ -15,6 +15,7 @@ from understudy.persistence import Redactor
 from understudy.persistence.operations import (
     AcceptRun,
     AppendTurns,
+    CompactHistory,
     DeadLetter,
     DeliveryFailed,
     FinishRun,
@@ -22,6 +23,7 @@ from understudy.persistence.operations import (
     RecordEvent,
     RequestCancel,
     SaveCheckpoint,
+    SetObjective,
     StartRun,
 )
 from understudy.persistence.redaction import _BLOCK, _BLOCK_END, _RULES
@@ -177,6 +179,8 @@ def _write_it_everywhere(store: Any) -> RunId:
         StartRun(packet.run_id, 3, HOST),
         RecordEvent(event),
         AppendTurns(MAIN, 4, (Turn("assistant", said, (call,)), Turn("tool", said, tool_call_id=call.id))),
+        SetObjective(MAIN, said),
+        CompactHistory(MAIN, 5, said, kept=1),
         SaveCheckpoint(MAIN, 5, said, entities=(said,), constraints=(said,)),
     )
     commit(store, RequestCancel(packet.run_id, 5, said))

@@ -100,7 +100,12 @@ def test_many_results_at_once_stay_whole_notes_within_a_tools_limit(manual_clock
 
     parent = Parent()
     runners: dict[str, Runner] = {"default": ModelRunner(parent), "talk": FunctionRunner(talk)}
-    config = RuntimeConfig(max_result_tokens=50_000, max_children_per_agent=8, condensation_strategy="never")
+    config = RuntimeConfig(
+        max_result_tokens=50_000,
+        max_children_per_agent=8,
+        condensation_strategy="never",
+        context_window_tokens=10_000_000,
+    )
     with Runtime(clock=manual_clock, runners=runners, config=config) as runtime:
         runtime.session(MAIN).prompt("Go")
     assert 50_000 < len(parent.answer) <= MAX_CHARACTERS

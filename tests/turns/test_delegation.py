@@ -38,7 +38,8 @@ class Delegating:
         if len(self.requests) == 1:
             yield ToolCall("1", "sessions_spawn", {"task": "x", "agent": "child", "label": "look"})
         elif len(self.requests) == 2:
-            started = re.search(r"run (\S+)\.", request.turns[-1].text)
+            answer = next(turn.text for turn in reversed(request.turns) if turn.role == "tool")
+            started = re.search(r"run (\S+)\.", answer)
             assert started is not None
             yield self.then(started[1])
         else:

@@ -16,16 +16,22 @@ from conftest import Given
 
 from understudy.persistence import Store
 from understudy.persistence.migrations import MIGRATIONS
+from understudy.persistence.operations import CompactHistory, SaveCheckpoint, SetObjective
 from understudy.protocol import EndReason
 
 
 def write(path: Path) -> None:
-    """Run 1 was merged, run 2 waits for delivery, run 3 is running."""
+    """Run 1 was merged, run 2 waits for delivery, run 3 is running; what they said was compacted."""
     given = Given()
     with Store.open(path, wall_ms=lambda: 0) as store:
         store.transaction(given.opened(), *given.until("merge", 1), given.merge(1)).result()
         store.transaction(*given.until("terminal", 2), given.finish(2, EndReason.KILLED)).result()
         store.transaction(*given.until("terminal", 3)).result()
+        store.transaction(
+            SetObjective(given.parent, "Ship it"),
+            CompactHistory(given.parent, 9_000, "what was said", kept=0),
+            SaveCheckpoint(given.parent, 9_000, "a digest", constraints=("be kind",)),
+        ).result()
     with closing(sqlite3.connect(path)) as file:
         file.execute("VACUUM")
 
