@@ -381,7 +381,7 @@ def test_a_provider_that_finds_the_history_too_long_is_asked_once_more(manual_cl
     model = Talker(["one", full, "two" if helps else full])
     with a_runtime(manual_clock, model) as runtime:
         session = runtime.session(MAIN)
-        session.prompt("first")
+        session.prompt("first " * 200)
         reply = session.prompt("second")
     assert len(model.requests) == 3
     assert starting(model.requests[2], SUMMARY_TAG) == [0]

@@ -94,7 +94,8 @@ def play(
     async def main() -> Any:
         async with ModelServer(script) as server:
             runner = model(dialect, server)
-            settings = RuntimeConfig(**config)
+            # What was said too much is not worth asking a model about: the script has no answer for that.
+            settings = RuntimeConfig(condensation_strategy="never", **config)
             runners = {"default": ModelRunner(runner)}
             try:
                 async with AsyncRuntime(clock=clock, runners=runners, config=settings) as runtime:

@@ -68,7 +68,9 @@ class Wires:
         body = body.replace(self._project, "/project")
         for number, run_id in enumerate(self._run_ids, 1):
             body = body.replace(run_id, f"run-{number}")
-        return re.sub(r"Runtime: \d+\.\d+s", "Runtime: 0.0s", body)
+        body = re.sub(r"Runtime: \d+\.\d+s", "Runtime: 0.0s", body)
+        body = re.sub(r", for \d+ s, ", ", for 0 s, ", body)
+        return re.sub(r"Full result: \S*?/results/", "Full result: /results/", body)
 
     def text(self) -> str:
         parts = [("parent", self.parent), ("child", self.child)]
