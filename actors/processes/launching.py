@@ -97,5 +97,6 @@ def _below_a_warden(stdin: bytes | None, merge_stderr: bool, pass_fds: Sequence[
         theirs.close()
         for number in {writing, complaining, listening} - {subprocess.DEVNULL}:
             os.close(number)
+    started.returncode = 0  # to subprocess it is done with: the process object below reaps it
     feed = None if feeding is None or stdin is None else Feed(feeding, stdin)
-    return Process(started, ours, stdout=reading, stderr=errors, feed=feed, clock=clock)
+    return Process(started.pid, ours, stdout=reading, stderr=errors, feed=feed, clock=clock)
