@@ -21,7 +21,9 @@ ORPHAN_GRACE = 2.0
 """Seconds between TERM and KILL where the host is gone and cannot say."""
 
 # -I -S: nothing of the host's environment or site-packages, which it needs as little as the time they take.
-_WARDEN = (sys.executable, "-I", "-S", "-W", "ignore", str(Path(__file__).with_name("warden.py")))
+# As a module, so that it need not be compiled each time.
+_PROGRAM = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warden; warden.main()"
+_WARDEN = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _PROGRAM)
 
 
 async def launch(

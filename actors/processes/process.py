@@ -140,10 +140,9 @@ class Process:
 
     def _end_without_warden(self) -> Proof:
         """The warden was killed, or hangs: what can still be found is ended from here."""
+        os.kill(self._warden, signal.SIGKILL)  # its number is its own until it is reaped, which comes last
         if not self.pid:  # nothing was ever started
             return Proof(())
-        if not self._reaped.done():
-            os.kill(self._warden, signal.SIGKILL)
         if started(self.pid) not in {0, self._ticks}:  # the number is somebody else's by now
             return Proof((Death(self.pid, self._ticks),))
         needed, survivors = end_tree(self._warden, self.pid, lambda _seconds: False)
