@@ -21,7 +21,9 @@ ORPHAN_GRACE = 2.0
 """Seconds between TERM and KILL where the host is gone and cannot say."""
 
 # -I -S: nothing of the host's environment or site-packages, which it needs as little as the time they take.
-_WARDEN = (sys.executable, "-I", "-S", "-W", "ignore", str(Path(__file__).with_name("warden.py")))
+# As a module, so that it need not be compiled each time.
+_PROGRAM = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warden; warden.main()"
+_WARDEN = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _PROGRAM)
 
 
 async def launch(
@@ -57,7 +59,8 @@ async def launch(
         await process.stop(0)
         number, what = refusal
         if what == "warden":
-            raise OSError(f"{argv[0]!r} could not be started: its warden died")
+            *_, why = ["", *process.stderr_tail.splitlines()]
+            raise OSError(f"{argv[0]!r} could not be started: its warden died {why}".rstrip())
         raise OSError(number, os.strerror(number), cwd if what == "cwd" else argv[0])
     return process
 
@@ -98,5 +101,6 @@ def _below_a_warden(stdin: bytes | int | None, merge_stderr: bool, pass_fds: Seq
         theirs.close()
         for number in {writing, complaining, listening} - {subprocess.DEVNULL}:
             os.close(number)
+    started.returncode = 0  # to subprocess it is done with: the process object below reaps it
     feed = Feed(feeding, stdin) if feeding is not None and isinstance(stdin, bytes) else None
-    return Process(started, ours, stdout=reading, stderr=errors, feed=feed, clock=clock)
+    return Process(started.pid, ours, stdout=reading, stderr=errors, feed=feed, clock=clock)

@@ -116,6 +116,13 @@ def test_a_worker_that_dies_is_a_failed_run_with_the_reason(stage: Stage, runner
     assert (result.failure.kind, result.failure.message) == ("runner_crash", message)
 
 
+def test_a_worker_that_cannot_start_is_a_failed_run_too(stage: Stage) -> None:
+    """Its folder is gone, say."""
+    failure = stage.result("where", cwd=str(stage.workspace / "gone")).failure
+    assert failure is not None
+    assert failure.message == "WorkerDied: the worker could not be started: No such file or directory"
+
+
 def test_noise_on_the_line_does_not_hide_the_answer(stage: Stage) -> None:
     """It is skipped."""
     assert stage.result("Babbler", "and answer").output == "heard all the same"
@@ -184,7 +191,7 @@ def test_a_secret_of_the_host_never_reaches_a_child_or_its_traces(
         letters = runtime.dead_letters()
     seen = (tmp_path / "seen").read_text()
     assert "_worker.py" in seen
-    assert any("warden.py" in text and "PATH=" in text for text in looked), looked
+    assert any("import warden" in text and "PATH=" in text for text in looked), looked
     written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert not any(CANARY in text for text in (seen, *looked, repr(told), repr(letters), caplog.text))
     assert not any(CANARY.encode() in content for content in written)
