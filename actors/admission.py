@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from understudy.protocol import Rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from understudy.actors.tree import Tally
     from understudy.protocol import RuntimeConfig, Spawn
@@ -28,6 +29,8 @@ class Standing(NamedTuple):
     running_in_total: int
     queued: int
     undelivered: int
+    unavailable: Mapping[str, Callable[[], str | None]] = MappingProxyType({})
+    """Of runners that cannot always be used: asks why not, or None where they can."""
 
 
 def admit(spawn: Spawn, standing: Standing) -> Literal["start", "queue"] | Rejection:
@@ -50,6 +53,10 @@ def admit(spawn: Spawn, standing: Standing) -> Literal["start", "queue"] | Rejec
             current=standing.runner,
             limit=known,
         )
+    ask = standing.unavailable.get(standing.runner)
+    why = None if ask is None else ask()
+    if why is not None:
+        return Rejection(reason="not_allowed", message=why, current=standing.runner, limit=None)
     for tally in standing.tallies:
         spent = tally.spent()
         if spent is not None:

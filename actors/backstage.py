@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.actors.events import EventBus
 from understudy.actors.models.health import ProviderHealth
+from understudy.actors.runners.contract import MayBeUnavailable
 from understudy.protocol import Event, RunId, SessionKey
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Backstage:
         self.store = store
         self.kernel = kernel
         self.runners = runners
+        self.unavailable = {n: who.unavailable for n, who in runners.items() if isinstance(who, MayBeUnavailable)}
+        """Asked before a spawn of a runner that cannot always be used."""
         self.hooks = hooks
         self.host = host
         self.bus = EventBus()

@@ -252,6 +252,7 @@ class SessionActor(LoopActor):
             backstage.running,
             len(roster.queue),
             len(self.stuck),
+            backstage.unavailable,
         )
 
     def _answer_known(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from understudy.actors.errors import SessionClosedError
+from understudy.actors.runners.resumption import find_resumable
 from understudy.actors.turns.exchange import Exchange
 from understudy.protocol.model import Turn
 from understudy.protocol.runner import Said
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.live_run import LiveRun
     from understudy.actors.models.errors import ProviderError
+    from understudy.actors.runners.resumption import Resumable
     from understudy.actors.session import SessionActor
     from understudy.protocol import RunId, Spawn, SpawnPacket
     from understudy.protocol.runner import RunnerEvent
@@ -33,6 +35,14 @@ class Runner(Protocol):
         """Work on ``packet``."""
 
 
+@runtime_checkable
+class MayBeUnavailable(Protocol):
+    """A runner that cannot always be used; where it cannot, a spawn of it is refused."""
+
+    def unavailable(self) -> str | None:
+        """Why it cannot be used now and what to do about it, or None. Asked at every spawn of it, so be quick."""
+
+
 class RunContext:
     """What a runner may use while it works, on the event loop."""
 
@@ -45,6 +55,11 @@ class RunContext:
     def history(self) -> Sequence[Turn]:
         """The child's own turns so far: its task, or everything up to where an earlier run of it left off."""
         return self._run.history or (Turn("user", self._run.packet.task),)
+
+    @property
+    def resumable(self) -> Resumable | None:
+        """The conversation an earlier run of this child told of (`SessionIdentified`), from the store."""
+        return find_resumable(self._run.backstage.store, self._run.packet)
 
     @property
     def backstage(self) -> Backstage:
