@@ -1,7 +1,17 @@
 """Who does the work of a sub-agent: one contract, and what fulfils it."""
 
+from understudy.actors.runners.cli import CliProfile, CliRunner
 from understudy.actors.runners.contract import RunContext, Runner
 from understudy.actors.runners.function import AsyncFunctionContext, FunctionContext, FunctionRunner
 from understudy.actors.runners.model import ModelRunner
 
-__all__ = ["AsyncFunctionContext", "FunctionContext", "FunctionRunner", "ModelRunner", "RunContext", "Runner"]
+__all__ = [
+    "AsyncFunctionContext",
+    "CliProfile",
+    "CliRunner",
+    "FunctionContext",
+    "FunctionRunner",
+    "ModelRunner",
+    "RunContext",
+    "Runner",
+]

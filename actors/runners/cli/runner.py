@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from pathlib import Path
@@ -98,7 +97,7 @@ class CliRunner:
         finally:
             silence.end()
             # Also after an orderly end: a tool it left in the background must not outlive the run.
-            await asyncio.shield(process.stop(profile.grace_seconds))
+            context.proved(await process.stop(profile.grace_seconds))
         for event in stream.close():
             yield event
         yield verdict(
