@@ -56,6 +56,8 @@ class ClaudeStream(JsonLines):
 
     def _assistant(self, event: dict[str, Any]) -> Iterator[RunnerEvent]:
         message = event["message"]
+        if event.get("is_api_error_message"):
+            return  # the CLI's own words; the result says them too
         own = event.get("parent_tool_use_id") is None  # else of a sub-agent within the CLI: its words are not ours
         for block in message["content"]:
             if block["type"] == "text" and own:
@@ -64,7 +66,7 @@ class ClaudeStream(JsonLines):
                 yield from self._called(message["id"], block["id"], block["name"], block["input"])
             elif block["type"] == "tool_use":
                 self._below[block["id"]] = (block["name"], block["input"])
-        if message["id"] not in self._counted and not event.get("is_api_error_message"):
+        if message["id"] not in self._counted:
             self._counted.add(message["id"])
             usage = _of_message(message.get("usage") or {})
             self._told += usage
@@ -83,7 +85,6 @@ class ClaudeStream(JsonLines):
 
     def _result(self, event: dict[str, Any]) -> Iterator[RunnerEvent]:
         self.complete = True
-        yield from self._identified(event.get("session_id") or "")
         # The messages told what they had used when they began; this is the exact sum, sub-agents included.
         yield from reported(beyond(self._exactly(event), self._told))
         self._told = NO_USAGE

@@ -47,9 +47,8 @@ class CopilotStream(JsonLines):
 
     def _message(self, data: dict[str, Any]) -> Iterator[RunnerEvent]:
         message, text = data["messageId"], data.get("content") or ""
-        if self._telling.speaks(message):
-            text = text.removeprefix(self._telling.text)  # the deltas have said it already
-        yield from self._said(message, text)
+        if not self._telling.speaks(message):  # else the deltas have said it already
+            yield from self._said(message, text)
         for request in data.get("toolRequests") or ():
             arguments = request.get("arguments")
             call = ToolCall(request["toolCallId"], request["name"], arguments if isinstance(arguments, dict) else {})

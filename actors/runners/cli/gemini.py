@@ -23,6 +23,7 @@ class GeminiStream(JsonLines):
         super().__init__(spent=spent)
         self._messages = 0
         self._speaking = False
+        self._complaint = ""
 
     def _take(self, event: dict[str, Any]) -> Iterable[RunnerEvent] | None:
         kind = event.get("type")
@@ -37,7 +38,8 @@ class GeminiStream(JsonLines):
             output = event.get("output") or (event.get("error") or {}).get("message")
             return self._answered(event["tool_id"], as_text(output), ok=event.get("status") == "success")
         if kind == "error":
-            # Warnings come the same way: only the result says whether it failed.
+            # Also what it overcomes comes this way: only the result says whether it failed.
+            self._complaint = str(event["message"])
             return ()
         if kind == "result":
             return self._result(event)
@@ -59,7 +61,7 @@ class GeminiStream(JsonLines):
     def _result(self, event: dict[str, Any]) -> Iterator[RunnerEvent]:
         self.complete = True
         if event.get("status") != "success":
-            self.error = str((event.get("error") or {}).get("message") or event.get("status"))
+            self.error = str((event.get("error") or {}).get("message") or self._complaint or event.get("status"))
         stats = event.get("stats") or {}
         yield from reported(
             Usage(input_tokens=count(stats.get("input_tokens")), output_tokens=count(stats.get("output_tokens")))
