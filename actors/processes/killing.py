@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Mark = tuple[int, int]
-    """A process for certain: its pid, and when it began in the kernel's ticks, so that no later owner of the pid is meant."""
+    """A process for certain: its pid and when it began, in the kernel's ticks: a later owner of the pid began later."""
 
 CONFIRM_SECONDS = 2.0
 """How long death is waited for after SIGKILL: a process that the kernel does not let go is reported, not waited for."""
@@ -47,14 +47,11 @@ def end_tree(root: int, leader: int, waits: Callable[[float], bool]) -> tuple[di
         while (left := alive()) and waits(_LOOK_SECONDS):
             if leader not in left.values():
                 # Nobody is left to end these: they sit in sessions of their own.
-                for mark in left:
-                    if needed[mark] == "none":
-                        _signal(mark, signal.SIGTERM, needed)
+                _signal_each([mark for mark in left if needed[mark] == "none"], signal.SIGTERM, needed)
     give_up = time.monotonic() + CONFIRM_SECONDS
     while left and time.monotonic() < give_up:
         _signal_group(leader, left, signal.SIGKILL, needed)
-        for mark in left:
-            _signal(mark, signal.SIGKILL, needed)
+        _signal_each(list(left), signal.SIGKILL, needed)
         time.sleep(0.002)
         left = alive()
     return needed, list(left)
@@ -117,27 +114,26 @@ def _signal_group(leader: int, members: dict[Mark, int], number: signal.Signals,
         return
     try:
         os.killpg(leader, number)
-    except OSError:  # gone, or not ours to signal: then it is found among the survivors
+    except OSError:
         return
     for mark, group in members.items():
         if group == leader:
             needed[mark] = number.name[3:]
 
 
-def _signal(mark: Mark, number: signal.Signals, needed: dict[Mark, str]) -> None:
-    pid, began = mark
-    try:
-        # Held by its descriptor and then compared, so that the signal cannot reach a later owner of the pid.
-        process = os.pidfd_open(pid)
-    except AttributeError:  # not Linux
-        return
-    except OSError:
-        return
-    try:
-        if started(pid) == began:
-            signal.pidfd_send_signal(process, number)
-            needed[mark] = number.name[3:]
-    except OSError:
-        return
-    finally:
-        os.close(process)
+def _signal_each(marks: list[Mark], number: signal.Signals, needed: dict[Mark, str]) -> None:
+    for mark in marks:
+        pid, began = mark
+        try:
+            # Held by its descriptor and then compared, so that the signal cannot reach a later owner of the pid.
+            process = os.pidfd_open(pid)
+        except (AttributeError, OSError):  # not Linux, or gone
+            continue
+        try:
+            if started(pid) == began:
+                signal.pidfd_send_signal(process, number)
+                needed[mark] = number.name[3:]
+        except OSError:  # gone, or not ours to signal: then it is found among the survivors
+            pass
+        finally:
+            os.close(process)

@@ -34,7 +34,7 @@ async def launch(
     merge_stderr: bool = False,
     pass_fds: Sequence[int] = (),
 ) -> Process:
-    """Start ``argv`` in ``cwd``; raises OSError where that cannot be done, ValueError where ``argv`` or ``env`` is none.
+    """Start ``argv`` in ``cwd``; raises OSError where that cannot be, ValueError where no program could be told so.
 
     ``env`` is all it gets (see `child_environment`), and PWD, which is ``cwd``. ``stdin`` is its whole input; without
     it there is none. With ``merge_stderr`` both streams come as its output. ``pass_fds`` stay open in it under the same
@@ -44,9 +44,13 @@ async def launch(
     process = _below_a_warden(stdin, merge_stderr, pass_fds, clock)
     try:
         await process.order(order)
-        refusal = await process.begun()
     except BaseException:
         process.abandon()
+        raise
+    try:
+        refusal = await process.begun()
+    except BaseException:
+        await process.stop(0)
         raise
     if refusal is not None:
         await process.stop(0)

@@ -19,7 +19,7 @@ class Source:
     """Its output, read as fast as it is taken and no faster."""
 
     def __init__(self, descriptor: int, exited: asyncio.Future[int]) -> None:
-        os.set_blocking(descriptor, False)  # noqa: FBT003 - os has no keyword for it
+        os.set_blocking(descriptor, False)
         self._descriptor: int | None = descriptor
         self._exited = exited
         self._left = b""
@@ -101,7 +101,7 @@ class Drain:
     """Read to keep the pipe from filling up; only the last of it is kept."""
 
     def __init__(self, descriptor: int) -> None:
-        os.set_blocking(descriptor, False)  # noqa: FBT003
+        os.set_blocking(descriptor, False)
         self._descriptor: int | None = descriptor
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(descriptor, self.read)
@@ -137,7 +137,7 @@ class Feed:
     """Its whole input, written as fast as it is read."""
 
     def __init__(self, descriptor: int, data: bytes) -> None:
-        os.set_blocking(descriptor, False)  # noqa: FBT003
+        os.set_blocking(descriptor, False)
         self._descriptor: int | None = descriptor
         self._left = memoryview(data)
         self._loop = asyncio.get_running_loop()

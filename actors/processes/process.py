@@ -78,8 +78,12 @@ class Process:
         return self._stdout.chunks()
 
     def lines(self, *, longest: int) -> AsyncIterator[bytes]:
-        """The same by lines, without their ends; one over ``longest`` bytes is cut there and says how much is missing."""
+        """The same by lines, without their ends; one over ``longest`` bytes is cut, and says how many are missing."""
         return self._stdout.lines(longest)
+
+    def follow(self, descriptor: int, *, longest: int) -> AsyncIterator[bytes]:
+        """The same of another pipe that it writes to; ``descriptor`` stays the caller's."""
+        return Source(descriptor, self._exited).lines(longest)
 
     @property
     def stderr_tail(self) -> str:
@@ -94,7 +98,7 @@ class Process:
             return await asyncio.shield(self._begun)
 
     def abandon(self) -> None:
-        """Let go of one that has hardly begun: its warden ends it."""
+        """Let go of a warden that has not heard what to start: it leaves."""
         self._close()
 
     async def wait(self) -> int:

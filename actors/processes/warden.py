@@ -46,7 +46,7 @@ class Warden:
         # A signal writes to this pipe, which wakes the poll.
         self._woken, waking = os.pipe()
         for end in (self._woken, waking):
-            os.set_blocking(end, False)  # noqa: FBT003
+            os.set_blocking(end, False)
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
         self._poll.register(self._woken, select.POLLIN)
         signal.signal(signal.SIGCHLD, lambda *_: None)

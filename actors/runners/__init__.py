@@ -4,6 +4,7 @@ from understudy.actors.runners.cli import CliProfile, CliRunner
 from understudy.actors.runners.contract import RunContext, Runner
 from understudy.actors.runners.function import AsyncFunctionContext, FunctionContext, FunctionRunner
 from understudy.actors.runners.model import ModelRunner
+from understudy.actors.runners.process import ProcessRunner
 
 __all__ = [
     "AsyncFunctionContext",
@@ -12,6 +13,7 @@ __all__ = [
     "FunctionContext",
     "FunctionRunner",
     "ModelRunner",
+    "ProcessRunner",
     "RunContext",
     "Runner",
 ]
