@@ -33,7 +33,7 @@ class Standing(NamedTuple):
     """Of runners that cannot always be used: asks why not, or None where they can."""
 
 
-def admit(spawn: Spawn, standing: Standing) -> Literal["start", "queue"] | Rejection:
+def admit(spawn: Spawn, standing: Standing) -> Literal["start", "queue"] | Rejection:  # noqa: PLR0911 - a rule each
     """Start it, queue it, or refuse it with what to do instead."""
     config = standing.config
     if standing.depth + 1 >= config.max_spawn_depth:

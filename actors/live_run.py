@@ -11,7 +11,16 @@ from understudy.actors.endings import failed, killed
 from understudy.actors.tree import Tally
 from understudy.persistence.operations import AppendTurns, Progress, RecordEvent
 from understudy.protocol.model import TextDelta, Turn, UsageReport
-from understudy.protocol.runner import Asking, Keepalive, Noted, Said, SessionIdentified, ToolEnded, ToolStarted, Touched
+from understudy.protocol.runner import (
+    Asking,
+    Keepalive,
+    Noted,
+    Said,
+    SessionIdentified,
+    ToolEnded,
+    ToolStarted,
+    Touched,
+)
 from understudy.protocol.usage import NO_USAGE, Usage
 from understudy.protocol.working_context import unfit
 

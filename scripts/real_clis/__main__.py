@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -59,10 +58,10 @@ class Play:
                 session = await runtime.session(_SESSION, workspace=str(self.project), runner="cli")
                 result = await self._spawn(session, part, "tool")
                 env = self._asked(part, "tool").env
-                self._note("tool round trip", result.end_reason == "completed" and "scenes: tool" in result.output, result)
+                ok = result.end_reason is EndReason.COMPLETED and "scenes: tool" in result.output
+                self._note("tool round trip", ok, result)
                 files = session.working_context.recent_files
-                wanted = os.path.realpath(self.project / part.touched)
-                self._note("file in context", wanted in files, files)
+                self._note("file in context", str(self.project / part.touched) in files, files)
                 await self._kill(runtime, session, part)
                 refused = await self._spawn(session, part, "refused")
                 because = "" if refused.failure is None else refused.failure.message
@@ -91,13 +90,17 @@ class Play:
     async def _kill(self, runtime: AsyncRuntime, session: AsyncSession, part: Part) -> None:
         handle = await session.spawn(self._asked(part, "shell"))
         give_up = time.monotonic() + _PATIENCE
-        while not (in_tool := [pid for pid in _marked(self.mark) if _is_the_tool(pid)]) and time.monotonic() < give_up:
+        in_tool: list[int] = []
+        while not in_tool and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
+            in_tool = [pid for pid in _marked(self.mark) if _is_the_tool(pid)]
         lived = list(_marked(self.mark))
         await session.kill(handle.run_id)
         result = await handle.result(timeout=30)
-        while not (proofs := _proofs(runtime, handle.run_id)) and time.monotonic() < give_up:
+        proofs: list[Any] = []
+        while not proofs and time.monotonic() < give_up:
             await asyncio.sleep(0.05)
+            proofs = _proofs(runtime, handle.run_id)
         left = list(_marked(self.mark))
         ok = bool(in_tool) and result.end_reason is EndReason.KILLED and not left
         self._note("kill, no survivor", ok, f"in the tool {in_tool}, lived {lived}, left {left}, {proofs}")
@@ -113,7 +116,9 @@ async def _again(runtime: AsyncRuntime, runner: CliRunner, run_id: str, env: Map
     # The scratch keys among the variables were kept out of the store: they are dealt out anew.
     packet = record.packet.model_copy(update={**named, "env": env})
     context = SimpleNamespace(
-        resumable=find_resumable(runtime.store, packet), backstage=runtime._backstage, proved=lambda _proof: None  # noqa: SLF001 - as a run's own context does
+        resumable=find_resumable(runtime.store, packet),
+        backstage=runtime._backstage,  # noqa: SLF001 - as a run's own context has it
+        proved=lambda _proof: None,
     )
     async for event in runner.run(packet, cast("RunContext", context)):
         if isinstance(event, Final):
@@ -131,7 +136,7 @@ def _marked(mark: str) -> Iterator[int]:
         if folder.name.isdigit():
             try:
                 alive = folder.joinpath("stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
-                if alive and f"UNDERSTUDY_MARK={mark}" in folder.joinpath("environ").read_bytes().decode(errors="replace"):
+                if alive and f"UNDERSTUDY_MARK={mark}".encode() in folder.joinpath("environ").read_bytes():
                     yield int(folder.name)
             except OSError:
                 continue
@@ -157,7 +162,7 @@ def main() -> int:
             rows.append((name, "not installed", *("skipped" for _ in CHECKS)))
             continue
         with tempfile.TemporaryDirectory(prefix=f"understudy-{name}-", ignore_cleanup_errors=True) as folder:
-            play = Play(name, Path(folder))
+            play = Play(name, Path(folder).resolve())
             try:
                 asyncio.run(play.run())
             except Exception:  # noqa: BLE001 - the others are played all the same

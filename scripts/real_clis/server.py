@@ -9,7 +9,7 @@ import threading
 import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 NAMED = re.compile(r"\[\[scene:([\w-]+)\]\]")
 BLAND = "Very well."
@@ -126,15 +126,15 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class calls it so
         """Say nothing."""
 
-    def do_HEAD(self) -> None:  # noqa: N802 - the base class calls it so
+    def do_HEAD(self) -> None:
         """Somebody looks whether we are there."""
         self._json({})
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """Somebody looks around: there is one model."""
         self._json({"object": "list", "data": [{"id": "scripted", "object": "model", "type": "model"}]})
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         """A call of the model."""
         body = json.loads(self._body() or b"{}")
         path = self.path.partition("?")[0]
@@ -193,10 +193,21 @@ class Handler(BaseHTTPRequestHandler):
         if step.tool:
             begun = {"type": "tool_use", "id": _name("toolu"), "name": step.tool, "input": {}}
             blocks.append((begun, {"type": "input_json_delta", "partial_json": json.dumps(step.arguments)}))
-        usage = {"input_tokens": 100, "output_tokens": 1, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+        usage = {
+            "input_tokens": 100,
+            "output_tokens": 1,
+            "cache_read_input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+        }
         message = {
-            **{"id": _name("msg"), "type": "message", "role": "assistant", "model": body.get("model")},
-            **{"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage},
+            "id": _name("msg"),
+            "type": "message",
+            "role": "assistant",
+            "model": body.get("model"),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
         }
         stop = {"stop_reason": "tool_use" if step.tool else "end_turn", "stop_sequence": None}
         if not body.get("stream"):
@@ -300,7 +311,7 @@ class Server(ThreadingHTTPServer):
         """Where it listens."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from understudy.actors.runners.cli.profile import CliProfile
-from understudy.actors.runners.cli.stream import JsonLines, as_text, beyond, count, reported
+from understudy.actors.runners.cli.stream import JsonLines, as_text, beyond, count, reported, words
 from understudy.protocol.runner import Touched
 from understudy.protocol.usage import Usage
 
@@ -57,8 +57,8 @@ class CodexStream(JsonLines):
         return None
 
     def _spoken(self, message: str, text: str) -> Iterator[RunnerEvent]:
-        self.answer = text
         yield from self._said(message, text)
+        self.answer = text
 
     def _tool(
         self, item: dict[str, Any], name: str, arguments: Any, output: object, *, done: bool
@@ -73,7 +73,7 @@ class CodexStream(JsonLines):
         yield from self._tool(item, "apply_patch", {"changes": changes}, item.get("status"), done=done)
         if done and item.get("status") == "completed":
             for path, kind in changes.items():
-                yield Touched(path, _CHANGES.get(kind, "edit"))
+                yield Touched(words(path), _CHANGES.get(kind, "edit"))
 
     def _completed(self, usage: dict[str, Any]) -> Iterator[RunnerEvent]:
         self.complete, self.error = True, None  # an error before this was overcome by trying again

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from understudy.actors.runners.cli.profile import CliProfile
-from understudy.actors.runners.cli.stream import JsonLines, as_text
-from understudy.protocol.model import ToolCall
+from understudy.actors.runners.cli.stream import JsonLines, as_text, call_of, words
 from understudy.protocol.runner import ToolEnded, ToolStarted
 from understudy.protocol.usage import NO_USAGE
 
@@ -27,7 +26,7 @@ class CopilotStream(JsonLines):
         super().__init__(spent=spent)
         self._running: dict[str, tuple[str, JsonObject]] = {}
 
-    def _take(self, event: dict[str, Any]) -> Iterable[RunnerEvent] | None:
+    def _take(self, event: dict[str, Any]) -> Iterable[RunnerEvent] | None:  # noqa: PLR0911 - a kind each
         kind = event.get("type")
         if kind == "result":
             return self._result(event)
@@ -51,17 +50,17 @@ class CopilotStream(JsonLines):
             yield from self._said(message, text)
         for request in data.get("toolRequests") or ():
             arguments = request.get("arguments")
-            call = ToolCall(request["toolCallId"], request["name"], arguments if isinstance(arguments, dict) else {})
-            yield from self._telling.call(message, call)
-        self.answer, self.error = data.get("content") or self.answer, None
+            yield from self._telling.call(message, call_of(request["toolCallId"], request["name"], arguments))
+        self.answer, self.error = words(data.get("content") or self.answer), None
 
     def _tool_started(self, data: dict[str, Any]) -> Iterator[RunnerEvent]:
         arguments = data.get("arguments")
-        self._running[data["toolCallId"]] = data["toolName"], arguments if isinstance(arguments, dict) else {}
-        yield ToolStarted(data["toolCallId"], data["toolName"])
+        call_id, name = words(data["toolCallId"]), words(data["toolName"])
+        self._running[call_id] = name, arguments if isinstance(arguments, dict) else {}
+        yield ToolStarted(call_id, name)
 
     def _tool_ended(self, data: dict[str, Any]) -> Iterator[RunnerEvent]:
-        call_id, result = data["toolCallId"], data.get("result") or data.get("error") or {}
+        call_id, result = words(data["toolCallId"]), data.get("result") or data.get("error") or {}
         name, arguments = self._running.pop(call_id, ("", {}))
         if data.get("success"):
             yield from self._touched(name, arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from understudy.actors.runners.cli.profile import CliProfile
-from understudy.actors.runners.cli.stream import JsonLines, as_text, count, reported
+from understudy.actors.runners.cli.stream import JsonLines, as_text, count, reported, words
 from understudy.protocol.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class GeminiStream(JsonLines):
         self._speaking = False
         self._complaint = ""
 
-    def _take(self, event: dict[str, Any]) -> Iterable[RunnerEvent] | None:
+    def _take(self, event: dict[str, Any]) -> Iterable[RunnerEvent] | None:  # noqa: PLR0911 - a kind each
         kind = event.get("type")
         if kind == "init":
             return self._identified(event["session_id"])
@@ -49,7 +49,7 @@ class GeminiStream(JsonLines):
         if not self._speaking:
             self._speaking, self.answer = True, ""
             self._messages += 1
-        self.answer += text
+        self.answer += words(text)
         yield from self._said(str(self._messages), text)
 
     def _used(self, event: dict[str, Any]) -> Iterator[RunnerEvent]:

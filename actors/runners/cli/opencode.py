@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from understudy.actors.runners.cli.profile import CliProfile
-from understudy.actors.runners.cli.stream import JsonLines, as_text, count, money, reported
-from understudy.protocol.model import ToolCall
+from understudy.actors.runners.cli.stream import JsonLines, as_text, call_of, count, money, reported
 from understudy.protocol.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class OpenCodeStream(JsonLines):
         elif kind == "tool_use":
             state, name = part["state"], part["tool"]
             arguments = state.get("input") or {}
-            yield from self._telling.call(message, ToolCall(part["callID"], name, arguments))
+            yield from self._telling.call(message, call_of(part["callID"], name, arguments))
             # It is done already: its file counts at once. Its turn waits for the step, which may have more of them.
             if state["status"] == "completed":
                 yield from self._touched(name, arguments)

@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from understudy.actors.runners.cli.stream import Stream
 from understudy.protocol import ConfigError
 from understudy.protocol._explain import nearest
+
+if TYPE_CHECKING:
+    from understudy.actors.runners.cli.stream import Stream
 
 Values: TypeAlias = Mapping[str, str]
 
@@ -74,8 +76,9 @@ class CliProfile:
             raise self._wrong("command is empty: name the program")
         if self.resume is not None and not _holds(self.resume, "session"):
             raise self._wrong("resume never says {session}: it could not tell one conversation from another")
-        for which, arguments in (("fresh", self.fresh), ("resume", self.resume)):
-            if arguments is not None and _holds(arguments, "prompt") != (self.prompt == "argv"):
+        for which in ("fresh", "resume"):
+            chosen: tuple[str, ...] | None = getattr(self, which)
+            if chosen is not None and _holds(chosen, "prompt") != (self.prompt == "argv"):
                 what = "never says {prompt}" if self.prompt == "argv" else "says {prompt}"
                 raise self._wrong(f"{which} {what}, but prompt = {self.prompt!r}")
         for which in ("grace_seconds", "quiet_seconds", "quiet_resumed_seconds", "max_line_bytes", "max_output_bytes"):

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
     from understudy.actors.runners.cli.profile import CliProfile
 
-PROFILES: Mapping[str, CliProfile] = {
-    profile.name: profile for profile in (CLAUDE, CODEX, GEMINI, OPENCODE, COPILOT)
-}
+PROFILES: Mapping[str, CliProfile] = {profile.name: profile for profile in (CLAUDE, CODEX, GEMINI, OPENCODE, COPILOT)}
 
 
 def known_profile(name: str) -> CliProfile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -13,16 +14,18 @@ from understudy.actors.runners.cli.profile import CliProfile, too_long
 from understudy.actors.runners.cli.profiles import known_profile
 from understudy.actors.runners.cli.silence import Silence
 from understudy.actors.runners.cli.verdict import failure, verdict
+from understudy.persistence import Redactor
 from understudy.protocol.prompt import brief, system_prompt
 from understudy.protocol.usage import NO_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
+    from understudy.actors.processes import Process
     from understudy.actors.runners.contract import RunContext
     from understudy.actors.runners.resumption import Resumable
     from understudy.protocol import SpawnPacket
-    from understudy.protocol.runner import Final, RunnerEvent
+    from understudy.protocol.runner import RunnerEvent
 
 _CONTINUE = "You were interrupted. Go on with your task where you left off, and end with your final answer."
 
@@ -36,7 +39,7 @@ class CliRunner:
     agent of this kind.
 
     Example:
-        >>> runner = CliRunner("claude", pass_env=("ANTHROPIC_API_KEY",), arguments=("--permission-mode", "acceptEdits"))
+        >>> runner = CliRunner("claude", pass_env=("ANTHROPIC_API_KEY",), arguments=("--allowedTools", "Edit"))
         >>> runner.profile.install
         'npm install -g @anthropic-ai/claude-code@latest'
     """
@@ -73,13 +76,18 @@ class CliRunner:
             return
         clock = context.backstage.clock
         stream = profile.stream(spent=NO_USAGE if resumable is None else resumable.spent)
-        process = await launch(
-            [program, *arguments],
-            cwd=packet.cwd,
-            env=self._environment(packet),
-            clock=clock,
-            stdin=prompt.encode(errors="replace") if profile.prompt == "stdin" else None,
-        )
+        environment = self._environment(packet)
+        try:
+            process = await launch(
+                [program, *arguments],
+                cwd=packet.cwd,
+                env=environment,
+                clock=clock,
+                stdin=prompt.encode(errors="replace") if profile.prompt == "stdin" else None,
+            )
+        except (OSError, ValueError) as error:
+            yield failure("runner_crash", f"{profile.name} could not be started: {error}")
+            return
         seconds = profile.quiet_seconds if resumable is None else profile.quiet_resumed_seconds
         silence = Silence(clock, seconds, stop=lambda: process.stop(profile.grace_seconds))
         printed = 0
@@ -96,10 +104,13 @@ class CliRunner:
             code = await process.wait()
         finally:
             silence.end()
-            # Also after an orderly end: a tool it left in the background must not outlive the run.
-            context.proved(await process.stop(profile.grace_seconds))
+            # Also after an orderly end: a tool it left in the background must not outlive the run. A task, so that
+            # a second cancellation interrupts the waiting and not the killing.
+            await asyncio.shield(context.backstage.task(self._see_off(process, context)))
         for event in stream.close():
             yield event
+        # What a process complains of may hold what it was given in confidence.
+        given = Redactor([*packet.env.values(), *(environment.get(name, "") for name in self._pass_env)])
         yield verdict(
             profile,
             stream,
@@ -107,7 +118,11 @@ class CliRunner:
             complaint=process.stderr_tail,
             struck=silence.struck,
             resumed=None if resumable is None else resumable.id,
+            discreet=lambda words: given.text(context.backstage.store.redactor.text(words)),
         )
+
+    async def _see_off(self, process: Process, context: RunContext) -> None:
+        context.proved(await process.stop(self.profile.grace_seconds))
 
     def _why_not(self, packet: SpawnPacket, resumable: Resumable | None) -> str | None:
         """What is in the way, in words; nothing is started then."""
@@ -140,6 +155,4 @@ class CliRunner:
 
     def _environment(self, packet: SpawnPacket) -> dict[str, str]:
         profile = self.profile
-        return child_environment(
-            {**profile.env, **packet.env}, allow=(*PASSED_ON, *profile.needs, *self._pass_env)
-        )
+        return child_environment({**profile.env, **packet.env}, allow=(*PASSED_ON, *profile.needs, *self._pass_env))

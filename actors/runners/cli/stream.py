@@ -62,20 +62,19 @@ class Stream(ABC):
 
     def _identified(self, session_id: str) -> Iterator[RunnerEvent]:
         """The CLI's own name of the conversation, by which it can be resumed; told once."""
-        if session_id and session_id != self._session_id:
+        if session_id and words(session_id) != self._session_id:
             self._session_id = session_id
             yield SessionIdentified(session_id)
 
     def _called(self, message: str, call_id: str, name: str, arguments: Any) -> Iterator[RunnerEvent]:
-        call = ToolCall(call_id, name, arguments if isinstance(arguments, dict) else {})
-        yield from self._telling.call(message, call)
+        yield from self._telling.call(message, call_of(call_id, name, arguments))
         yield ToolStarted(call_id, name)
 
     def _answered(self, call_id: str, text: str, *, ok: bool) -> Iterator[RunnerEvent]:
         call = self._telling.calls.get(call_id)
         if ok and call is not None:
             yield from self._touched(call.name, call.arguments)
-        yield ToolEnded(call_id)
+        yield ToolEnded(words(call_id))
         yield from self._telling.answer(call_id, text)
 
     def _touched(self, tool: str, arguments: Mapping[str, Any]) -> Iterator[RunnerEvent]:
@@ -126,14 +125,14 @@ class _Telling:
         self._answers: list[Turn] = []
 
     def say(self, message: str, text: str, apart: str) -> Iterator[RunnerEvent]:
-        yield from self._turn_to(message)
-        if text:
+        yield from self._turn_to(words(message))
+        if words(text):
             piece = apart + text if self._text else text
             self._text += piece
             yield TextDelta(piece)
 
     def call(self, message: str, call: ToolCall) -> Iterator[RunnerEvent]:
-        yield from self._turn_to(message)
+        yield from self._turn_to(words(message))
         self._called.append(call)
         self.calls[call.id] = call
 
@@ -168,6 +167,18 @@ class _Telling:
         if message != self._message:
             yield from self.flush()
             self._message = message
+
+
+def words(value: object) -> str:
+    """Text; what is none makes its whole line one that is not understood."""
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} is no text")
+    return value
+
+
+def call_of(call_id: object, name: object, arguments: object) -> ToolCall:
+    """A tool call, with no arguments where they are no object."""
+    return ToolCall(words(call_id), words(name), arguments if isinstance(arguments, dict) else {})
 
 
 def count(value: object) -> int:

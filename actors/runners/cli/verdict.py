@@ -9,19 +9,33 @@ from understudy.protocol import Failure
 from understudy.protocol.runner import Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from understudy.actors.runners.cli.profile import CliProfile
     from understudy.actors.runners.cli.stream import Stream
     from understudy.protocol.ending import ErrorKind
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MOST_COMPLAINT = 600
-_WORTH_ANOTHER_TRY = re.compile(r"\b(429|500|502|503|504|529)\b|overloaded|rate.?limit|timed? ?out|connection", re.I)
+_WORTH_ANOTHER_TRY = re.compile(
+    r"\b(429|500|502|503|504|529)\b|overloaded|rate.?limit|timed? ?out|connection", re.IGNORECASE
+)
 
 
 def verdict(
-    profile: CliProfile, stream: Stream, *, code: int, complaint: str, struck: str | None, resumed: str | None
+    profile: CliProfile,
+    stream: Stream,
+    *,
+    code: int,
+    complaint: str,
+    struck: str | None,
+    resumed: str | None,
+    discreet: Callable[[str], str],
 ) -> Final:
-    """Completed only when the CLI says so, in its words and by its exit code, and there is an answer."""
+    """Completed only when the CLI says so, in its words and by its exit code, and there is an answer.
+
+    ``struck`` is why it was stopped, if it was; ``discreet`` takes out of its words what nobody may read.
+    """
     said = " ".join(filter(None, (stream.error, complaint)))
     if resumed is not None and code != 0 and profile.unknown_session and profile.unknown_session in said:
         return failure(
@@ -31,9 +45,11 @@ def verdict(
         return failure("idle", f"{profile.name} was stopped: {struck}", output=stream.answer, retryable=True)
     if stream.error is not None:
         again = _WORTH_ANOTHER_TRY.search(stream.error) is not None
-        return failure("provider", f"{profile.name}: {_short(stream.error)}", output=stream.answer, retryable=again)
+        return failure(
+            "provider", f"{profile.name}: {_short(discreet(stream.error))}", output=stream.answer, retryable=again
+        )
     if struck is None and code != 0:
-        return failure("runner_crash", _crash(profile.name, code, complaint), output=stream.answer)
+        return failure("runner_crash", _crash(profile.name, code, discreet(complaint)), output=stream.answer)
     if stream.tells_end and not stream.complete:
         return failure("invalid_output", f"{profile.name} ended before its answer was complete", output=stream.answer)
     return Final(stream.answer)  # an empty one fails as such
