@@ -19,6 +19,7 @@ from understudy.actors.runners import _wire
 from understudy.actors.runners.contract import RunContext
 from understudy.actors.runners.function import FunctionRunner
 from understudy.protocol import SpawnPacket
+from understudy.protocol.model import Turn
 from understudy.protocol.runner import Final, Said
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from understudy.actors.processes import Proof
     from understudy.actors.runners.contract import Runner
     from understudy.protocol import Spawn
-    from understudy.protocol.model import Turn
     from understudy.protocol.runner import RunnerEvent
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class WorkerContext(RunContext):
         self._line = line
         self._backstage = _Offstage()
         self._history = _wire.turns_of(order["history"])
-        self._deadline = self._backstage.clock.monotonic() + order["seconds"]
+        self._deadline: float = self._backstage.clock.monotonic() + order["seconds"]
         self._instructions: list[str] = []
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
@@ -185,7 +185,8 @@ class WorkerContext(RunContext):
 
     async def boundary(self) -> list[Turn]:
         """New instructions, as turns."""
-        return _wire.turns_of((await self._ask("boundary"))["turns"])
+        arrived = _wire.turns_of((await self._ask("boundary"))["turns"])
+        return [*(Turn("user", told) for told in self.steered()), *arrived]
 
     def own_session(self) -> NoReturn:
         """There is none."""
@@ -204,7 +205,8 @@ class WorkerContext(RunContext):
 
     async def _ask(self, what: str) -> dict[str, Any]:
         number = next(self._numbers)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
         self.say({"ask": what, "number": number})
         return await answer
 

@@ -33,6 +33,20 @@ LONGEST_LINE = 16 * 1024 * 1024
 _LONGEST_NOTE = 500
 _MOST_NOTES = 1_000
 _LAST_WORDS = 1_000
+# A shorter value of the environment is a switch or a word, not a key.
+_SECRET_LENGTH = 8
+
+
+class _Discretion:
+    """Takes secrets out of a worker's words, what the spawn's env gave it included: they reach results, logs, models."""
+
+    def __init__(self, packet: SpawnPacket, context: RunContext) -> None:
+        self._given = Redactor(value for value in packet.env.values() if len(value) >= _SECRET_LENGTH)
+        self._known = context.backstage.store.redactor
+
+    def text(self, words: str) -> str:
+        """Without them."""
+        return self._given.text(self._known.text(words))
 
 
 class WorkerDied(Exception):  # noqa: N818 - it is what happened, as the result tells it
@@ -62,8 +76,13 @@ class ProcessRunner:
     ) -> None:
         if term_grace < 0:
             raise ValueError(f"term_grace = {term_grace} is not allowed: use 0 or more seconds")
-        self._name = runner if isinstance(runner, str) else None
-        self._packed = _checked(runner) if isinstance(runner, str) else _packed(runner)
+        self._name: str | None = None
+        self._packed: str | None = None
+        if isinstance(runner, str):
+            _check(runner)
+            self._name = runner
+        else:
+            self._packed = _packed(runner)
         self._term_grace = term_grace
 
     async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
@@ -73,10 +92,11 @@ class ProcessRunner:
             line.setblocking(False)  # noqa: FBT003 - sockets have no keyword for it
             with theirs:
                 process = await self._launched(packet, context, theirs.fileno())
-            listening = asyncio.ensure_future(_note_prints(process, context))
+            discreet = _Discretion(packet, context)
+            listening = asyncio.ensure_future(_note_prints(process, context, discreet))
             finished = False
             try:
-                async for event in _events(process, line, packet, context):
+                async for event in _events(process, line, context, discreet):
                     finished = isinstance(event, Final)
                     yield event
             finally:
@@ -117,7 +137,7 @@ class ProcessRunner:
 
 
 async def _events(
-    process: Process, line: socket.socket, packet: SpawnPacket, context: RunContext
+    process: Process, line: socket.socket, context: RunContext, discreet: _Discretion
 ) -> AsyncIterator[RunnerEvent]:
     """What the worker says, until its final answer or its death, which is a `WorkerDied`."""
     noise, crash = 0, ""
@@ -138,7 +158,7 @@ async def _events(
             await _tell(line, {"steer": instructions})
     code = await process.wait()
     if crash or code or noise:
-        raise WorkerDied(_discreet(crash or _how(process, code, noise), packet, context))
+        raise WorkerDied(discreet.text(crash or _how(process, code, noise)))
 
 
 async def _answer(line: socket.socket, said: dict[str, Any], context: RunContext) -> None:
@@ -165,19 +185,14 @@ def _how(process: Process, code: int, noise: int) -> str:
     return f"{how}; stderr: {tail}" if tail else how
 
 
-def _discreet(words: str, packet: SpawnPacket, context: RunContext) -> str:
-    """Without what was secret: it goes to results, logs and the parent's model."""
-    return Redactor(packet.env.values()).text(context.backstage.store.redactor.text(words))
-
-
-async def _note_prints(process: Process, context: RunContext) -> None:
+async def _note_prints(process: Process, context: RunContext, discreet: _Discretion) -> None:
     """What the worker prints is a word on how it goes; so many are told, and the rest is only read."""
     told = 0
     async for printed in process.lines(longest=_LONGEST_NOTE):
         text = printed.decode("utf-8", "replace").strip()
         if text and told < _MOST_NOTES:
             told += 1
-            context.emit(Noted(context.backstage.store.redactor.text(text)))
+            context.emit(Noted(discreet.text(text)))
 
 
 def _import_path() -> list[str]:
@@ -185,7 +200,7 @@ def _import_path() -> list[str]:
     return [str(Path(entry).resolve()) if Path(entry).exists() else entry for entry in sys.path]
 
 
-def _checked(name: str) -> None:
+def _check(name: str) -> None:
     """Import what is named, here and now, so that a mistake is told where it was made."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:

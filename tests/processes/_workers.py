@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from understudy.actors import ModelRunner
+from understudy.actors.testing import ScriptedModel
 from understudy.protocol import Usage
 from understudy.protocol.model import TextDelta, ToolCall, Turn, UsageReport
 from understudy.protocol.runner import Final, Noted, Said, Touched
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from understudy.actors.runners import FunctionContext, RunContext
     from understudy.protocol import SpawnPacket
     from understudy.protocol.runner import RunnerEvent
+
+
+model = ModelRunner(ScriptedModel(["said by a model"]))
 
 
 def where(packet: SpawnPacket, context: FunctionContext) -> str:
