@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from _stage import MAIN, a_host, died, later
@@ -189,10 +187,27 @@ def test_a_cli_that_is_not_installed_is_refused_with_the_way_to_get_it(
 # -- silence and size ---------------------------------------------------------------------------------------------
 
 
-def waiting_for(condition: Callable[[], object]) -> None:
-    """Until a real process has come that far; the test's own timeout is the limit."""
-    while not condition():
-        time.sleep(0.005)
+def signal_at(path: Path) -> Path:
+    """A pipe with a name, whose reader waits until somebody has written to it."""
+    os.mkfifo(path)
+    return path
+
+
+def killed(runtime: Runtime, session: Session, run_id: str, clock: ManualClock) -> object:
+    """Kill a run; the number of survivors, from the proof of its processes' death."""
+    with runtime.events(names=["session:sub_agent_process_ended"]) as ended:
+        session.kill(run_id)
+        clock.advance(5)  # the grace
+        return next(iter(ended)).data["survivors"]
+
+
+def lives(pid: str) -> bool:
+    """Whether there is such a process; one that is dead and not yet buried does not live."""
+    try:
+        stat = Path(f"/proc/{pid.strip()}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 @pytest.mark.parametrize(
@@ -211,17 +226,17 @@ def test_a_silent_cli_is_stopped(
     said: str, end: str | None, project: Path, stand_in: Callable[[str], StandIn], manual_clock: ManualClock
 ) -> None:
     """After five minutes without an event, on the runtime's clock."""
-    ready = project.parent / "ready"
-    stand_in("claude").does(f"echo '{said}'; touch {ready}; exec sleep 600")
-    with hosted(project, CliRunner("claude"), manual_clock) as (_runtime, session):
+    ready = signal_at(project.parent / "ready")
+    stand_in("claude").does(f"echo '{said}'; echo > {ready}; exec sleep 600")
+    with hosted(project, CliRunner("claude"), manual_clock) as (runtime, session):
         handle = session.spawn(Spawn(task="look", timeout_ms=500_000))
-        waiting_for(ready.exists)
+        ready.read_text()
         manual_clock.advance(299)
         assert handle.status == "running"
         manual_clock.advance(2)
         if end is None:
             assert handle.status == "running"
-            session.kill(handle.run_id)
+            killed(runtime, session, handle.run_id, manual_clock)
         else:
             result = handle.result()
             assert result.failure is not None
@@ -233,12 +248,11 @@ def test_a_cli_that_stays_after_its_answer_has_still_answered(
     project: Path, stand_in: Callable[[str], StandIn], manual_clock: ManualClock
 ) -> None:
     """It is let go ten seconds later, and good work is not reported as anything else."""
-    ready = project.parent / "ready"
-    stand_in("claude").plays("claude-*_1_tool", then=f"touch {ready}; exec sleep 600")
-    with hosted(project, CliRunner("claude"), manual_clock) as (runtime, session):
+    ready = signal_at(project.parent / "ready")
+    stand_in("claude").plays("claude-*_1_tool", then=f"echo > {ready}; exec sleep 600")
+    with hosted(project, CliRunner("claude"), manual_clock) as (_, session):
         handle = session.spawn(Spawn(task="look"))
-        waiting_for(ready.exists)
-        waiting_for(lambda: runtime.store.transcripts.turns(handle.session_key)[2:])
+        ready.read_text()
         manual_clock.advance(11)
         assert handle.result().end_reason is EndReason.COMPLETED
 
@@ -267,21 +281,18 @@ def test_a_killed_run_leaves_no_process(
     project: Path, stand_in: Callable[[str], StandIn], manual_clock: ManualClock
 ) -> None:
     """Also not a tool in a session of its own that ignores being asked: real processes take real time to die."""
-    pids = project.parent / "pids"
+    leader, tool = project.parent / "leader", signal_at(project.parent / "tool")
     stand_in("claude").does(
-        f"setsid sh -c 'trap \"\" TERM; echo $$ >> {pids}; while :; do sleep 0.1; done' &\n"
-        f"echo $$ >> {pids}; exec sleep 600"
+        f"echo $$ > {leader}\n"
+        f"setsid sh -c 'trap \"\" TERM; echo $$ > {tool}; while :; do sleep 0.1; done' &\n"
+        "exec sleep 600"
     )
     with hosted(project, CliRunner("claude"), manual_clock) as (runtime, session):
         handle = session.spawn(Spawn(task="look"))
-        waiting_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-        session.kill(handle.run_id)
+        pids = tool.read_text(), leader.read_text()
+        assert killed(runtime, session, handle.run_id, manual_clock) == 0
         assert handle.result().end_reason is EndReason.KILLED
-        manual_clock.advance(5)
-        events = partial(runtime.store.runs.events, handle.run_id)
-        waiting_for(lambda: any("proof" in event.data for event in events()))
-        assert [event.data["survivors"] for event in events() if "proof" in event.data] == [0]
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split())
+        assert not any(map(lives, pids))
 
 
 # -- resuming -----------------------------------------------------------------------------------------------------
@@ -291,20 +302,19 @@ def test_a_run_that_lost_its_host_goes_on_in_its_own_conversation(
     tmp_path: Path, project: Path, stand_in: Callable[[str], StandIn]
 ) -> None:
     """The next host resumes it by the id that the first had heard, and says that it was interrupted."""
-    program, ready = stand_in("claude"), tmp_path / "ready"
+    program, ready, clock = stand_in("claude"), signal_at(tmp_path / "ready"), ManualClock()
     program.plays(
         "claude-*_2_resume",
         first=f"""case "$*" in *--resume*) ;; *)
             echo '{{"type":"system","subtype":"init","session_id":"{SESSION_ID}"}}'
-            touch {ready}; exec sleep 600 ;; esac""",
+            echo > {ready}; exec sleep 600 ;; esac""",
     )
-    with hosted(project, CliRunner("claude"), ManualClock(), tmp_path / "agents.db", **DAYS) as (runtime, session):
+    with hosted(project, CliRunner("claude"), clock, tmp_path / "agents.db", **DAYS) as (runtime, session):
         handle = session.spawn(Spawn(task="look", restart="resume", timeout_ms=86_400_000))
-        waiting_for(ready.exists)
-        waiting_for(lambda: runtime.store.runs.events(handle.run_id))
+        ready.read_text()
+        clock.run_until_idle()  # it has read what was written before
         copy = died(runtime, tmp_path)
-    clock = later()
-    with a_host(clock, CliRunner("claude"), store=copy, config=DAYS) as second:
+    with a_host(later(), CliRunner("claude"), store=copy, config=DAYS) as second:
         second.session(MAIN, workspace=str(project))
         result = second.run(handle.run_id).result()
     assert result.output == "MOCK-OK rounds=0 users=2 results=[]", result

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from understudy.protocol import SpawnPacket
     from understudy.protocol.runner import RunnerEvent
 
+# A shorter value of the environment is a switch or a word, not a key.
+_SECRET_LENGTH = 8
 _CONTINUE = "You were interrupted. Go on with your task where you left off, and end with your final answer."
 
 
@@ -110,7 +112,8 @@ class CliRunner:
         for event in stream.close():
             yield event
         # What a process complains of may hold what it was given in confidence.
-        given = Redactor([*packet.env.values(), *(environment.get(name, "") for name in self._pass_env)])
+        secrets = [*packet.env.values(), *(environment.get(name, "") for name in self._pass_env)]
+        given = Redactor(value for value in secrets if len(value) >= _SECRET_LENGTH)
         yield verdict(
             profile,
             stream,
