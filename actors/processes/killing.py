@@ -6,20 +6,24 @@ It needs next to no imports, because the warden is started with every process an
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Iterator
 
     Mark = tuple[int, int]
     """A process for certain: its pid and when it began, in the kernel's ticks: a later owner of the pid began later."""
 
+else:
+    import _signal as signal  # without its enums, which are a quarter of a warden's start
+
 CONFIRM_SECONDS = 2.0
 """How long death is waited for after SIGKILL: a process that the kernel does not let go is reported, not waited for."""
 
 _LOOK_SECONDS = 0.02
+_NAMES: dict[int, str] = {signal.SIGTERM: "TERM", signal.SIGKILL: "KILL"}
 
 # Fields of /proc/PID/stat after the command's closing parenthesis.
 _STATE, _PARENT, _GROUP, _SESSION, _THREADS, _STARTED = 0, 1, 2, 3, 17, 19
@@ -108,7 +112,7 @@ def _group_without_proc(leader: int) -> dict[Mark, int]:
     return {(leader, 0): leader}
 
 
-def _signal_group(leader: int, members: dict[Mark, int], number: signal.Signals, needed: dict[Mark, str]) -> None:
+def _signal_group(leader: int, members: dict[Mark, int], number: int, needed: dict[Mark, str]) -> None:
     # At once, so that nobody is born in between. While it has a member no other group can have its number.
     if leader not in members.values():
         return
@@ -118,10 +122,10 @@ def _signal_group(leader: int, members: dict[Mark, int], number: signal.Signals,
         return
     for mark, group in members.items():
         if group == leader:
-            needed[mark] = number.name[3:]
+            needed[mark] = _NAMES[number]
 
 
-def _signal_each(marks: list[Mark], number: signal.Signals, needed: dict[Mark, str]) -> None:
+def _signal_each(marks: list[Mark], number: int, needed: dict[Mark, str]) -> None:
     for mark in marks:
         pid, began = mark
         try:
@@ -132,7 +136,7 @@ def _signal_each(marks: list[Mark], number: signal.Signals, needed: dict[Mark, s
         try:
             if started(pid) == began:
                 signal.pidfd_send_signal(process, number)
-                needed[mark] = number.name[3:]
+                needed[mark] = _NAMES[number]
         except OSError:  # gone, or not ours to signal: then it is found among the survivors
             pass
         finally:

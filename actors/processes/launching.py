@@ -21,7 +21,9 @@ ORPHAN_GRACE = 2.0
 """Seconds between TERM and KILL where the host is gone and cannot say."""
 
 # -I -S: nothing of the host's environment or site-packages, which it needs as little as the time they take.
-_WARDEN = (sys.executable, "-I", "-S", "-W", "ignore", str(Path(__file__).with_name("warden.py")))
+# As a module, so that it need not be compiled each time.
+_PROGRAM = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warden; warden.main()"
+_WARDEN = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _PROGRAM)
 
 
 async def launch(
@@ -97,5 +99,6 @@ def _below_a_warden(stdin: bytes | None, merge_stderr: bool, pass_fds: Sequence[
         theirs.close()
         for number in {writing, complaining, listening} - {subprocess.DEVNULL}:
             os.close(number)
+    started.returncode = 0  # to subprocess it is done with: the process object below reaps it
     feed = None if feeding is None or stdin is None else Feed(feeding, stdin)
-    return Process(started, ours, stdout=reading, stderr=errors, feed=feed, clock=clock)
+    return Process(started.pid, ours, stdout=reading, stderr=errors, feed=feed, clock=clock)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from typing import TYPE_CHECKING
 
 from understudy.actors.clock import within
@@ -13,7 +15,6 @@ from understudy.actors.processes.proof import Death, Proof
 
 if TYPE_CHECKING:
     import socket
-    import subprocess
     from collections.abc import AsyncIterator, Iterator
 
     from understudy.actors.clock import Clock
@@ -44,7 +45,7 @@ class Process:
 
     def __init__(
         self,
-        warden: subprocess.Popen[bytes],
+        warden: int,
         control: socket.socket,
         *,
         stdout: int,
@@ -139,13 +140,12 @@ class Process:
 
     def _end_without_warden(self) -> Proof:
         """The warden was killed, or hangs: what can still be found is ended from here."""
+        os.kill(self._warden, signal.SIGKILL)  # its number is its own until it is reaped, which comes last
         if not self.pid:  # nothing was ever started
             return Proof(())
-        if not self._warden.returncode:
-            self._warden.kill()
         if started(self.pid) not in {0, self._ticks}:  # the number is somebody else's by now
             return Proof((Death(self.pid, self._ticks),))
-        needed, survivors = end_tree(self._warden.pid, self.pid, lambda _seconds: False)
+        needed, survivors = end_tree(self._warden, self.pid, lambda _seconds: False)
         needed.setdefault((self.pid, self._ticks), "none")
         return _proof(needed, survivors)
 
@@ -158,14 +158,15 @@ class Process:
             if pipe is not None:
                 pipe.close()
         if not self._exited.done():
-            self._exited.set_result(-9)
+            self._exited.set_result(-signal.SIGKILL)
         self._reap()
 
     def _reap(self) -> None:
         # Its line closed an instant before it became a zombie, so this is looked at once or twice.
-        if self._warden.poll() is not None:
-            if not self._reaped.done():
-                self._reaped.set_result(None)
+        if self._reaped.done():
+            return
+        if os.waitpid(self._warden, os.WNOHANG)[0]:
+            self._reaped.set_result(None)
         elif not self._loop.is_closed():
             self._loop.call_later(_REAP_SECONDS, self._reap)
 
@@ -223,7 +224,7 @@ class Process:
         if not self._begun.done():
             self._begun.set_result((0, "warden"))
         if not self._exited.done():
-            self._has_exited(["-9"])
+            self._has_exited([str(-signal.SIGKILL)])
         if not self._ended.done():
             self._ended.set_result(None)
 

@@ -1,9 +1,9 @@
 """The warden: parent of one process of ours, there to end it, and everything below it, when the host cannot.
 
-A program of its own: ``python -I -S warden.py CONTROL HOST``. What the process below it does with its streams is
-none of its business. It says and hears on the socket CONTROL:
+A program of its own, started by `launching`, and imported by nobody else. What the process below it does with its
+streams is none of its business. It says and hears on the socket CONTROL:
 
-    host:    the order (see `Order` in `launching`), then T: terminate, K: kill
+    host:    the order (as `launching` writes it), then T: terminate, K: kill
     warden:  started PID TICKS | refused ERRNO cwd|program, then exited STATUS, then ended PID:TICKS:SIGNAL …
 
 It leaves when everything below it is dead: on K, on T once all are gone, or when the host is gone.
@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
     from typing import NoReturn
 
     from understudy.actors.processes import killing
 else:
-    # By its own folder: importing the package would import the whole library.
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib costs milliseconds
-    import killing
+    import _signal as signal  # without its enums, as in `killing`
 
-    del sys.path[0]
+    import killing  # by its folder: importing the package would import the whole library
 
 _AS_THE_HOST_SAYS = float("inf")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -98,6 +96,7 @@ class Warden:
         needed, survivors = killing.end_tree(os.getpid(), self._leader, self._waits)
         needed.setdefault((self._leader, ticks), "none")
         self._reap()
+        self._bury()
         for mark in survivors:
             needed[mark] = "ALIVE"
         self._say("ended " + " ".join(f"{pid}:{began}:{how}" for (pid, began), how in needed.items()))
@@ -127,7 +126,7 @@ class Warden:
             self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.set_wakeup_fd(-1)
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-                if signal.getsignal(number) is not signal.SIG_DFL:
+                if signal.getsignal(number) != signal.SIG_DFL:
                     signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             os.chdir(cwd)
@@ -157,6 +156,16 @@ class Warden:
                     self._say(f"exited {code}")
                 return
             os.waitpid(dead.si_pid, 0)
+
+    @staticmethod
+    def _bury() -> None:
+        """Let all the dead go, the leader too: in a container there may be nobody who would do it after us."""
+        pid = -1
+        while pid:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
 
     def _reap_leader(self) -> None:
         pid, status = (0, 0) if self._exited else os.waitpid(self._leader, os.WNOHANG)
@@ -234,6 +243,7 @@ def _prctl() -> Callable[[int, int], object]:
     return lambda option, value: ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
+    """Serve once; the arguments are CONTROL and the pid of the host."""
     Warden(int(sys.argv[1]), int(sys.argv[2])).serve()
     os._exit(0)  # nothing to tidy up: the kernel is quicker

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_core import to_json, to_jsonable_python
+from pydantic import BaseModel
 
 from understudy.protocol.ending import Failure
 from understudy.protocol.model import TextDelta, ToolCall, Turn, UsageReport
@@ -30,7 +31,15 @@ if TYPE_CHECKING:
 
 def line(said: dict[str, Any]) -> bytes:
     """One line; a newline inside a text is escaped by JSON."""
-    return to_json(said, fallback=dict, inf_nan_mode="null") + b"\n"
+    return json.dumps(said, default=_plain, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _plain(thing: Any) -> dict[str, Any]:
+    if isinstance(thing, BaseModel):
+        return thing.model_dump(mode="json")
+    if is_dataclass(thing):
+        return {field.name: getattr(thing, field.name) for field in fields(thing)}
+    return dict(thing)
 
 
 def event_line(event: RunnerEvent) -> bytes:
@@ -58,13 +67,8 @@ def event_of(said: dict[str, Any]) -> RunnerEvent | None:
         return None
 
 
-def turns_said(turns: Iterable[Turn]) -> Any:
-    """Turns as JSON has them."""
-    return to_jsonable_python(list(turns), fallback=dict)
-
-
 def turns_of(said: Iterable[dict[str, Any]]) -> list[Turn]:
-    """And back."""
+    """The turns in a line."""
     return [_turn(turn) for turn in said]
 
 

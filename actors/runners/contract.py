@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from understudy.actors.errors import SessionClosedError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from understudy.actors.session import SessionActor
     from understudy.protocol import RunId, Spawn, SpawnPacket
     from understudy.protocol.runner import RunnerEvent
+
+logger = logging.getLogger("understudy")
 
 T = TypeVar("T")
 
@@ -92,6 +95,8 @@ class RunContext:
     def proved(self, proof: Proof) -> None:
         """Record how a process of this run died, with everything below it; also when the run is long over."""
         backstage = self._run.backstage
+        if proof.survivors:
+            logger.warning("run %s left processes that cannot be killed: %s", self._run.packet.run_id, proof)
         event = backstage.event(
             "session:sub_agent_process_ended", self._run, proof=str(proof), survivors=len(proof.survivors)
         )

@@ -38,7 +38,7 @@ _SECRET_LENGTH = 8
 
 
 class _Discretion:
-    """Takes secrets out of a worker's words, what the spawn's env gave it included: they reach results, logs, models."""
+    """Takes secrets out of a worker's words, those of the spawn's env too: the words reach results, logs and models."""
 
     def __init__(self, packet: SpawnPacket, context: RunContext) -> None:
         self._given = Redactor(value for value in packet.env.values() if len(value) >= _SECRET_LENGTH)
@@ -113,7 +113,7 @@ class ProcessRunner:
             "pickle": self._packed,
             # It cannot delegate, and is told so by what it is: a leaf.
             "packet": packet.model_copy(update={"max_depth": packet.depth + 1}).model_dump_json(),
-            "history": _wire.turns_said(context.history),
+            "history": list(context.history),
             "seconds": context.deadline - clock.monotonic(),
         }
         try:
@@ -164,7 +164,7 @@ async def _events(
 async def _answer(line: socket.socket, said: dict[str, Any], context: RunContext) -> None:
     reply: dict[str, Any] = {"number": said.get("number")}
     if said["ask"] == "boundary":
-        reply["turns"] = _wire.turns_said(await context.boundary())
+        reply["turns"] = await context.boundary()
     else:
         await context.flush()
     await _tell(line, reply)

@@ -20,6 +20,11 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
+def known(pid: int) -> bool:
+    """Whether the kernel has it, if only as a zombie that nobody reaped."""
+    return Path(f"/proc/{pid}").exists()
+
+
 def children(parent: int) -> set[int]:
     """The processes directly below ``parent``, dead ones that nobody reaped included."""
     found = set()

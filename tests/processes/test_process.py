@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from _proc import alive, children
+from _proc import alive, children, known
 
 from understudy.actors import SystemClock
-from understudy.actors.processes import Process, Proof, child_environment, launch
+from understudy.actors.processes import Death, Process, Proof, child_environment, killing, launch
 from understudy.actors.processes.killing import end_tree
 from understudy.actors.testing import ManualClock
 
@@ -158,7 +159,7 @@ def test_a_whole_tree_is_dead_when_stop_returns(kind: str, tmp_path: Path) -> No
         await pids_in(tmp_path / "pids", count)
         proof = await process.stop(grace)
         pids = numbers(tmp_path / "pids")
-        assert [pid for pid in pids if alive(pid)] == []
+        assert [pid for pid in pids if known(pid)] == []
         assert process.pid in {death.pid for death in proof.dead}
         return pids, proof
 
@@ -268,6 +269,43 @@ def test_it_starts_with_a_clean_slate(tmp_path: Path) -> None:
             await process.stop(0)
 
     assert ended(work) == [b"True True ['0', '1', '2', '3']"]  # 3 is the listing itself
+
+
+def test_many_at_once_need_no_threads_and_no_small_orders(tmp_path: Path) -> None:
+    """The event loop hears of every exit; an order longer than a socket holds gets there."""
+    long = "x" * 100_000
+
+    async def one(number: int) -> list[bytes]:
+        env = {f"LONG_{part}": long for part in range(4)}
+        argv = ["/bin/sh", "-c", "echo $0 ${#1} ${#LONG_3}", str(number), long]
+        process = await launch(argv, cwd=str(tmp_path), env=env, clock=SystemClock())
+        try:
+            return await said(process)
+        finally:
+            await process.stop(0)
+
+    async def work() -> list[list[bytes]]:
+        before = threading.active_count()
+        heard = await asyncio.gather(*map(one, range(6)))
+        assert threading.active_count() == before
+        return heard
+
+    assert ended(work) == [[f"{number} 100000 100000".encode()] for number in range(6)]
+
+
+def test_a_survivor_is_named_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it was given no time to die; where the kernel does not let a process go it is the same."""
+    monkeypatch.setattr(killing, "CONFIRM_SECONDS", 0.0)
+
+    async def work() -> tuple[int, list[int]]:
+        process = await shell("exec sleep 600", tmp_path)
+        _, survivors = end_tree(process.pid, process.pid, lambda _seconds: False)
+        await process.stop(0)
+        return process.pid, [pid for pid, _ in survivors]
+
+    pid, survivors = ended(work)
+    assert survivors == [pid]
+    assert str(Proof((Death(1, 2, "TERM"),), (Death(3, 4, "KILL"),))) == "dead: 1@2 TERM; alive: 3@4 KILL"
 
 
 @pytest.mark.parametrize("leader", [-1, 0, 1])

@@ -9,8 +9,11 @@ import _workers
 import pytest
 from _proc import see_gone
 
-from understudy.actors import FunctionRunner, ProcessRunner, Runtime
+from understudy.actors import FunctionRunner, ModelRunner, ProcessRunner, Runtime
+from understudy.actors.testing import ScriptedModel
+from understudy.actors.tools import shell_tool
 from understudy.protocol import EndReason, Spawn
+from understudy.protocol.model import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +73,7 @@ RUNNERS = {
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Runtime(":memory:", runners=RUNNERS, secrets=[CANARY]) as runtime:
+    with Runtime(":memory:", runners=RUNNERS) as runtime:
         yield Stage(runtime, tmp_path)
 
 
@@ -111,6 +114,13 @@ def test_a_worker_that_dies_is_a_failed_run_with_the_reason(stage: Stage, runner
     assert result.end_reason is EndReason.FAILED
     assert result.failure is not None
     assert (result.failure.kind, result.failure.message) == ("runner_crash", message)
+
+
+def test_a_worker_that_cannot_start_is_a_failed_run_too(stage: Stage) -> None:
+    """Its folder is gone, say."""
+    failure = stage.result("where", cwd=str(stage.workspace / "gone")).failure
+    assert failure is not None
+    assert failure.message == "WorkerDied: the worker could not be started: No such file or directory"
 
 
 def test_noise_on_the_line_does_not_hide_the_answer(stage: Stage) -> None:
@@ -164,20 +174,26 @@ def test_closing_the_runtime_waits_for_the_death_of_its_workers(tmp_path: Path) 
     see_gone(pids)
 
 
-def test_a_secret_of_the_host_never_reaches_a_worker_or_its_traces(
+def test_a_secret_of_the_host_never_reaches_a_child_or_its_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not in its environment or arguments; nor in transcript, results, errors, events, dead letters or log."""
+    """Not in environment or arguments; nor in transcripts, results, errors, events, dead letters or the log."""
     monkeypatch.setenv("CANARY_API_KEY", CANARY)
     caplog.set_level(logging.DEBUG)
-    with Runtime(tmp_path / "agents.db", runners=RUNNERS, results_dir=tmp_path / "results") as runtime:
+    look = ToolCall("1", "shell", {"command": "env; tr '\\0' '\\n' </proc/$PPID/environ; cat /proc/$PPID/cmdline"})
+    shell = ModelRunner(ScriptedModel([look, "looked"]), tools=[shell_tool()])
+    with Runtime(
+        tmp_path / "agents.db", runners={**RUNNERS, "shell": shell}, results_dir=tmp_path / "results"
+    ) as runtime:
         stage = Stage(runtime, tmp_path)
-        told = [stage.result(*work) for work in (("where",), ("fail",), ("leave", "code"))]
-        runtime.dead_letters()
+        told = [stage.result(*work) for work in (("where",), ("fail",), ("leave", "code"), ("shell",))]
+        looked = [stored.turn.text for stored in runtime.store.transcripts.turns(told[-1].session_key)]
+        letters = runtime.dead_letters()
     seen = (tmp_path / "seen").read_text()
     assert "_worker.py" in seen
+    assert any("import warden" in text and "PATH=" in text for text in looked), looked
     written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
-    assert [CANARY in text for text in (seen, repr(told), caplog.text)] == [False] * 3
+    assert not any(CANARY in text for text in (seen, *looked, repr(told), repr(letters), caplog.text))
     assert not any(CANARY.encode() in content for content in written)
 
 
