@@ -11,6 +11,7 @@ from server import Step
 if TYPE_CHECKING:
     from pathlib import Path
 
+KEY = "a-key-that-opens-nothing"
 REFUSED = "the scripted server refuses this"
 ANSWER = "scenes: {scenes}. heard: {heard}"
 
@@ -46,7 +47,7 @@ def _claude(url: str, home: Path, project: Path, wait: str) -> Part:
         "claude",
         {
             "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": "scripted",
+            "ANTHROPIC_API_KEY": KEY,
             "CLAUDE_CONFIG_DIR": str(home / ".claude"),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         },
@@ -68,7 +69,7 @@ def _codex(url: str, home: Path, _project: Path, wait: str) -> Part:
     patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\nEOF\n"
     return Part(
         "codex",
-        {"CODEX_HOME": str(home / ".codex"), "OPENAI_API_KEY": "scripted"},
+        {"CODEX_HOME": str(home / ".codex"), "OPENAI_API_KEY": KEY},
         ("--dangerously-bypass-approvals-and-sandbox",),
         Step(tool="exec_command", arguments={"cmd": patch}),
         "new.txt",
@@ -82,7 +83,7 @@ def _gemini(url: str, home: Path, project: Path, wait: str) -> Part:
     (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
     return Part(
         "gemini",
-        {"GEMINI_API_KEY": "scripted", "GOOGLE_GEMINI_BASE_URL": url},
+        {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": url},
         ("--approval-mode", "yolo", "--model", "gemini-2.5-flash"),
         Step(tool="read_file", arguments={"file_path": str(project / "hello.txt")}),
         "hello.txt",
@@ -91,7 +92,7 @@ def _gemini(url: str, home: Path, project: Path, wait: str) -> Part:
 
 
 def _opencode(url: str, home: Path, project: Path, wait: str) -> Part:
-    options = {"baseURL": f"{url}/v1", "apiKey": "scripted"}
+    options = {"baseURL": f"{url}/v1", "apiKey": KEY}
     provider: dict[str, Any] = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"scripted": {}}}
     config = home / "opencode.json"
     config.write_text(json.dumps({"model": "scripted/scripted", "provider": {"scripted": provider}}))

@@ -16,7 +16,7 @@ from understudy.protocol import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import StandIn
+    from .conftest import StandIn
 
 ROOT = Path(__file__).parents[2]
 MINE = """

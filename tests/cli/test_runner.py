@@ -21,14 +21,13 @@ from understudy.protocol.runner import Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from conftest import StandIn
-
     from understudy.actors import Runtime, Session
     from understudy.actors.runners import RunContext
     from understudy.protocol import SubAgentResult
     from understudy.protocol.runner import RunnerEvent
 
-CLAUDE = "claude-2.1.326_1_tool", "claude-2.1.326_2_resume"
+    from .conftest import StandIn
+
 DAYS = {"max_run_timeout_ms": 86_400_000}
 SESSION_ID = "e9bf568a-a30c-4f81-9446-2be5e69deb52"
 
@@ -242,6 +241,23 @@ def test_a_silent_cli_is_stopped(
             assert result.failure is not None
             assert (result.failure.kind, result.failure.retryable) == (end, True)
             assert "claude was stopped: it said nothing for 300 s" in result.failure.message
+
+
+def test_a_cli_that_falls_silent_has_said_what_it_said(
+    project: Path, stand_in: Callable[[str], StandIn], manual_clock: ManualClock
+) -> None:
+    """Its last words are the partial result, once."""
+    ready = signal_at(project.parent / "ready")
+    line = '{"type":"assistant","message":{"id":"1","content":[{"type":"text","text":"half of it"}]}}'
+    stand_in("claude").does(f"echo '{line}'; echo > {ready}; exec sleep 600")
+    with hosted(project, CliRunner("claude"), manual_clock) as (runtime, session):
+        handle = session.spawn(Spawn(task="look"))
+        ready.read_text()
+        manual_clock.advance(301)
+        result = handle.result()
+        assert (result.status, result.output) == ("partial", "half of it")
+        said = [stored.turn.text for stored in runtime.store.transcripts.turns(result.session_key)]
+        assert said.count("half of it") == 1
 
 
 def test_a_cli_that_stays_after_its_answer_has_still_answered(

@@ -54,9 +54,14 @@ class Stream(ABC):
     def read(self, line: bytes) -> Iterable[RunnerEvent]:
         """What this line tells; never the end, which the process's own end decides."""
 
+    @property
+    def so_far(self) -> str:
+        """The answer, or else the last words: what a run that failed has to show."""
+        return self.answer or self._telling.latest
+
     def close(self) -> Iterable[RunnerEvent]:
-        """What was held back and is not the answer."""
-        return self._telling.close(self.answer)
+        """What was held back and is not what the run will end with."""
+        return self._telling.close(self.so_far)
 
     # -- what the streams of all CLIs are made of -----------------------------------------------------
 
@@ -119,6 +124,8 @@ class _Telling:
     def __init__(self) -> None:
         self.calls: dict[str, ToolCall] = {}
         """Calls without an answer."""
+        self.latest = ""
+        """The text of the last message that had any."""
         self._message: str | None = None
         self._text = ""
         self._called: list[ToolCall] = []
@@ -129,6 +136,7 @@ class _Telling:
         if words(text):
             piece = apart + text if self._text else text
             self._text += piece
+            self.latest = self._text
             yield TextDelta(piece)
 
     def call(self, message: str, call: ToolCall) -> Iterator[RunnerEvent]:

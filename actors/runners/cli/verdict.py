@@ -42,16 +42,16 @@ def verdict(
             "runner_crash", f"{profile.name} does not know its conversation {resumed} any more: spawn a new child"
         )
     if struck is not None and not (stream.complete and stream.error is None):
-        return failure("idle", f"{profile.name} was stopped: {struck}", output=stream.answer, retryable=True)
+        return failure("idle", f"{profile.name} was stopped: {struck}", output=stream.so_far, retryable=True)
     if stream.error is not None:
         again = _WORTH_ANOTHER_TRY.search(stream.error) is not None
         return failure(
-            "provider", f"{profile.name}: {_short(discreet(stream.error))}", output=stream.answer, retryable=again
+            "provider", f"{profile.name}: {_short(discreet(stream.error))}", output=stream.so_far, retryable=again
         )
     if struck is None and code != 0:
-        return failure("runner_crash", _crash(profile.name, code, discreet(complaint)), output=stream.answer)
+        return failure("runner_crash", _crash(profile.name, code, discreet(complaint)), output=stream.so_far)
     if stream.tells_end and not stream.complete:
-        return failure("invalid_output", f"{profile.name} ended before its answer was complete", output=stream.answer)
+        return failure("invalid_output", f"{profile.name} ended before its answer was complete", output=stream.so_far)
     return Final(stream.answer)  # an empty one fails as such
 
 
