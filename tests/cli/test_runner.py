@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,31 @@ def test_it_gets_next_to_nothing_of_the_hosts_environment(
     assert "HOST_SECRET" not in program.env
 
 
+def test_a_secret_of_the_host_is_in_no_trace_of_a_cli(
+    tmp_path: Path,
+    project: Path,
+    stand_in: Callable[[str], StandIn],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that prints all it was given, and fails: not in result, store, files or log, nor a key it was handed."""
+    monkeypatch.setenv("HOST_SECRET", "canary-of-the-host")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "handed-over-canary")
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / "host").mkdir()
+    stand_in("claude").does("env >&2; exit 1")
+    runner = CliRunner("claude", pass_env=("ANTHROPIC_API_KEY",))
+    with hosted(project, runner, ManualClock(), tmp_path / "host" / "agents.db") as (runtime, session):
+        told = session.spawn(Spawn(task="look")).result()
+        runtime.dead_letters()
+    written = [file.read_bytes() for file in (tmp_path / "host").rglob("*") if file.is_file()]
+    assert written
+    assert told.failure is not None
+    assert "PATH=" in told.failure.message
+    assert "canary" not in repr(told) + caplog.text
+    assert not any(b"canary" in content for content in written)
+
+
 @pytest.mark.parametrize("cli", PROFILES)
 def test_an_api_error_is_a_failure_with_its_reason(cli: str, project: Path, stand_in: Callable[[str], StandIn]) -> None:
     """Never "completed", whatever the CLI calls it."""
@@ -164,6 +190,14 @@ def test_no_answer_is_a_failure(lines: str, kind: str, project: Path, stand_in: 
     result = ran(project, CliRunner("claude"))
     assert result.failure is not None
     assert result.failure.kind == kind
+
+
+def test_a_stream_that_nobody_understands_says_so(project: Path, stand_in: Callable[[str], StandIn]) -> None:
+    """A version to come may print something else altogether: the failure counts what meant nothing."""
+    stand_in("claude").does('echo Welcome; echo \'{"kind": "result"}\'')
+    result = ran(project, CliRunner("claude"))
+    assert result.failure is not None
+    assert result.failure.message == "claude ended before its answer was complete; 2 of its lines were not understood"
 
 
 def test_a_cli_that_is_not_installed_is_refused_with_the_way_to_get_it(

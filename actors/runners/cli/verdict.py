@@ -51,7 +51,10 @@ def verdict(
     if struck is None and code != 0:
         return failure("runner_crash", _crash(profile.name, code, discreet(complaint)), output=stream.so_far)
     if stream.tells_end and not stream.complete:
-        return failure("invalid_output", f"{profile.name} ended before its answer was complete", output=stream.so_far)
+        # Of a version that prints something else altogether, this is all there is to see.
+        how = f"; {stream.ignored} of its lines were not understood" if stream.ignored else ""
+        message = f"{profile.name} ended before its answer was complete{how}"
+        return failure("invalid_output", message, output=stream.so_far)
     return Final(stream.answer)  # an empty one fails as such
 
 
