@@ -58,7 +58,8 @@ async def launch(
         await process.stop(0)
         number, what = refusal
         if what == "warden":
-            raise OSError(f"{argv[0]!r} could not be started: its warden died")
+            *_, why = ["", *process.stderr_tail.splitlines()]
+            raise OSError(f"{argv[0]!r} could not be started: its warden died {why}".rstrip())
         raise OSError(number, os.strerror(number), cwd if what == "cwd" else argv[0])
     return process
 
