@@ -80,7 +80,7 @@ class Play:
             print(f"{self.name}: {check}: {seen}", file=sys.stderr)
 
     def _asked(self, part: Part, scene: str) -> Spawn:
-        env = {**part.env, "HOME": str(self.home), "UNDERSTUDY_MARK": self.mark}
+        env = {**part.env, "HOME": str(self.home), "TMPDIR": str(self.home), "UNDERSTUDY_MARK": self.mark}
         return Spawn(task=f"Play [[scene:{scene}]]", env=env, cleanup="keep", timeout_ms=int(_PATIENCE * 1000))
 
     async def _spawn(self, session: AsyncSession, part: Part, scene: str) -> SubAgentResult:
