@@ -22,7 +22,8 @@ def load_config(path: str | Path | None = None, *, environ: Mapping[str, str] | 
     A variable is named after its key, ``UNDERSTUDY_MAX_SPAWN_DEPTH=4``; a list is written as JSON. Any mistake is
     a `ConfigError`: one sentence with the place, the key, the value and what is allowed.
     """
-    from_file = _read_toml(Path(path)) if path is not None else {}
+    from_file = read_toml(Path(path)) if path is not None else {}
+    from_file.pop("cli", None)  # profiles of CLIs: `load_profiles` reads them
     if path is not None:
         RuntimeConfig.parse(from_file, source=str(path))  # so that an error names the file it is in
     from_environment = _read_environment(os.environ if environ is None else environ)
@@ -37,7 +38,8 @@ def _plain_names(values: Mapping[str, object]) -> dict[str, object]:
     return {plain.get(key, key): value for key, value in values.items()}
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def read_toml(path: Path) -> dict[str, object]:
+    """What a TOML file says; a `ConfigError` where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,7 +12,16 @@ from understudy.actors.endings import failed, killed
 from understudy.actors.tree import Tally
 from understudy.persistence.operations import AppendTurns, Progress, RecordEvent
 from understudy.protocol.model import LONGEST_ANSWER, TextDelta, Turn, UsageReport
-from understudy.protocol.runner import Asking, Keepalive, Noted, Said, ToolEnded, ToolStarted, Touched
+from understudy.protocol.runner import (
+    Asking,
+    Keepalive,
+    Noted,
+    Said,
+    SessionIdentified,
+    ToolEnded,
+    ToolStarted,
+    Touched,
+)
 from understudy.protocol.usage import NO_USAGE, Usage
 from understudy.protocol.working_context import unfit
 
@@ -328,6 +337,12 @@ class LiveRun:
         for file in files:
             self.remember_file(file.path, file.provenance)
 
+    def _identified(self, identified: SessionIdentified) -> None:
+        # Recorded, so that a follow-up finds the conversation, also after a restart of the host.
+        event = self.backstage.event("session:sub_agent_progress", self, resume_id=identified.id)
+        self.backstage.store.transaction(RecordEvent(event))
+        self.backstage.bus.emit(event)
+
     def _noted(self, event: Noted) -> None:
         self.backstage.emit("session:sub_agent_progress", self, text=event.text)
         if self.heard_at - self._noted_at >= _PROGRESS_EVERY:
@@ -399,5 +414,6 @@ _TAKERS: dict[type, Callable[[LiveRun, Any], None]] = {
     ToolStarted: LiveRun._tool_started,  # noqa: SLF001
     ToolEnded: LiveRun._tool_ended,  # noqa: SLF001
     Asking: LiveRun._asked,  # noqa: SLF001
+    SessionIdentified: LiveRun._identified,  # noqa: SLF001
     Noted: LiveRun._noted,  # noqa: SLF001
 }

@@ -65,6 +65,13 @@ class Asking:
     state: Literal["asked", "answered"]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionIdentified:
+    """The agent's own name for its conversation: a later run of the same child resumes it by this."""
+
+    id: str
+
+
 @value
 class Final:
     """The answer, after which nothing counts. With a failure it is as much of one as there is."""
@@ -74,5 +81,15 @@ class Final:
 
 
 RunnerEvent: TypeAlias = (
-    TextDelta | Said | ToolStarted | ToolEnded | Touched | UsageReport | Noted | Keepalive | Asking | Final
+    TextDelta
+    | Said
+    | ToolStarted
+    | ToolEnded
+    | Touched
+    | UsageReport
+    | Noted
+    | Keepalive
+    | Asking
+    | SessionIdentified
+    | Final
 )

@@ -1,5 +1,6 @@
 """Who does the work of a sub-agent: one contract, and what fulfils it."""
 
+from understudy.actors.runners.cli import CliProfile, CliRunner
 from understudy.actors.runners.contract import RunContext, Runner
 from understudy.actors.runners.function import AsyncFunctionContext, FunctionContext, FunctionRunner
 from understudy.actors.runners.model import ModelRunner
@@ -7,6 +8,8 @@ from understudy.actors.runners.process import ProcessRunner
 
 __all__ = [
     "AsyncFunctionContext",
+    "CliProfile",
+    "CliRunner",
     "FunctionContext",
     "FunctionRunner",
     "ModelRunner",

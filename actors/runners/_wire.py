@@ -10,7 +10,17 @@ from pydantic import BaseModel
 
 from understudy.protocol.ending import Failure
 from understudy.protocol.model import TextDelta, ToolCall, Turn, UsageReport
-from understudy.protocol.runner import Asking, Final, Keepalive, Noted, Said, ToolEnded, ToolStarted, Touched
+from understudy.protocol.runner import (
+    Asking,
+    Final,
+    Keepalive,
+    Noted,
+    Said,
+    SessionIdentified,
+    ToolEnded,
+    ToolStarted,
+    Touched,
+)
 from understudy.protocol.usage import Usage
 
 if TYPE_CHECKING:
@@ -99,9 +109,12 @@ _MADE: dict[str, Callable[[dict[str, Any]], RunnerEvent]] = {
     "UsageReport": lambda said: UsageReport(Usage.model_validate(said["usage"])),
     "Noted": lambda said: Noted(_text(said["text"])),
     "Keepalive": lambda _said: Keepalive(),
+    "SessionIdentified": lambda said: SessionIdentified(_text(said["id"])),
     "Asking": lambda said: Asking(_one_of(said["state"], "asked", "answered")),
     "Final": lambda said: Final(
         _text(said["output"]), None if said["failure"] is None else Failure.model_validate(said["failure"])
     ),
 }
-_KINDS = frozenset({TextDelta, Said, ToolStarted, ToolEnded, Touched, UsageReport, Noted, Keepalive, Asking, Final})
+_KINDS = frozenset(
+    {TextDelta, Said, ToolStarted, ToolEnded, Touched, UsageReport, Noted, Keepalive, Asking, SessionIdentified, Final}
+)

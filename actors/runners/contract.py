@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from understudy.actors import checkpoints
 from understudy.actors.errors import SessionClosedError
+from understudy.actors.runners.resumption import find_resumable
 from understudy.actors.searching import Searcher
 from understudy.actors.turns.exchange import Exchange
 from understudy.persistence import StoreClosedError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from understudy.actors.live_run import LiveRun
     from understudy.actors.models.errors import ProviderError
     from understudy.actors.processes import Proof
+    from understudy.actors.runners.resumption import Resumable
     from understudy.actors.session import SessionActor
     from understudy.protocol import RunId, Spawn, SpawnPacket
     from understudy.protocol.runner import RunnerEvent
@@ -57,6 +59,11 @@ class RunContext:
     def history(self) -> Sequence[Turn]:
         """The child's own turns so far: its task, or everything up to where an earlier run of it left off."""
         return self._run.history or (Turn("user", self._run.packet.task),)
+
+    @property
+    def resumable(self) -> Resumable | None:
+        """The conversation an earlier run of this child told of (`SessionIdentified`), from the store."""
+        return find_resumable(self._run.backstage.store, self._run.packet)
 
     @property
     def backstage(self) -> Backstage:
