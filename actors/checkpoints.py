@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from understudy.persistence import StoreError
 from understudy.persistence.operations import CompactHistory, SaveCheckpoint
 from understudy.protocol.digest import digest
+from understudy.protocol.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from understudy.actors.backstage import Backstage
-    from understudy.persistence import Checkpoint
+    from understudy.persistence import Checkpoint, Ledger
     from understudy.persistence.operations import CheckpointTrigger
     from understudy.protocol import SessionKey
+    from understudy.protocol.tokens import TokenEstimator
 
 logger = logging.getLogger("understudy")
 
@@ -51,18 +53,24 @@ class Rhythm:
             self._since = now
         due = None
         if self._prompts >= EVERY_PROMPTS or now - self._since >= EVERY_MS:
-            due = automatic(self._backstage, self._key, "periodic")
+            due = made(self._backstage, self._key, "periodic")
             self._made = due is not None
         self._prompts += 1
         return due
 
 
-def automatic(backstage: Backstage, key: SessionKey, trigger: CheckpointTrigger) -> SaveCheckpoint | None:
+def automatic(
+    store: Ledger,
+    key: SessionKey,
+    trigger: CheckpointTrigger,
+    *,
+    at: int,
+    estimate: TokenEstimator = estimate_tokens,
+) -> SaveCheckpoint | None:
     """A checkpoint of what was said since the last one; None when nothing was, or the store cannot be read now.
 
     Entities and constraints are those of the last one: the store takes them over when it writes this.
     """
-    store = backstage.store
     try:
         last = store.sessions.checkpoint(key)
         turns = store.transcripts.turns(key, after=0 if last is None else last.last_turn_id)
@@ -74,10 +82,15 @@ def automatic(backstage: Backstage, key: SessionKey, trigger: CheckpointTrigger)
     said = digest(
         [stored.turn for stored in turns],
         max_tokens=DIGEST_TOKENS,
-        estimate=backstage.estimator,
+        estimate=estimate,
         previous=None if last is None else last.digest,
     )
-    return SaveCheckpoint(key, backstage.now(), said, trigger)
+    return SaveCheckpoint(key, at, said, trigger)
+
+
+def made(backstage: Backstage, key: SessionKey, trigger: CheckpointTrigger) -> SaveCheckpoint | None:
+    """The same for a session of a runtime's."""
+    return automatic(backstage.store, key, trigger, at=backstage.now(), estimate=backstage.estimator)
 
 
 async def save(
@@ -90,8 +103,8 @@ async def save(
     """A checkpoint because somebody wants one; what is left out is made up, or stays what it was."""
     store = backstage.store
     if text is None:
-        last, made = store.sessions.checkpoint(key), automatic(backstage, key, "explicit")
-        text = made.digest if made is not None else last.digest if last is not None else ""
+        last, new = store.sessions.checkpoint(key), made(backstage, key, "explicit")
+        text = new.digest if new is not None else last.digest if last is not None else ""
     await store.transaction(
         SaveCheckpoint(
             key,
@@ -110,7 +123,7 @@ async def save(
 async def compacted(backstage: Backstage, key: SessionKey, summary: str, kept: int) -> None:
     """Record a compaction and the checkpoint before it, in one transaction, queued before this first waits."""
     try:
-        before = automatic(backstage, key, "pre_compaction")
+        before = made(backstage, key, "pre_compaction")
         record = CompactHistory(key, backstage.now(), summary, kept)
         await backstage.store.transaction(record, *(() if before is None else (before,)))
     except StoreError:

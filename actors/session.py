@@ -547,7 +547,7 @@ class SessionActor(LoopActor):
         ]
         if kind == "parent_stopped":
             goodbye.append(CompleteSession(self.key, now))
-            last = checkpoints.automatic(self.backstage, self.key, "session_end")
+            last = checkpoints.made(self.backstage, self.key, "session_end")
             goodbye += () if last is None else (last,)
         try:
             await store.transaction(*goodbye)

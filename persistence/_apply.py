@@ -32,6 +32,7 @@ _HANDLERS: dict[type[op.Operation], _Handler] = {
     op.ClaimSession: sessions.claim_session,
     op.ReleaseSession: sessions.release_session,
     op.CompleteSession: sessions.complete_session,
+    op.SetLineage: sessions.set_lineage,
     op.SetObjective: sessions.set_objective,
     op.AcceptRun: runs.accept_run,
     op.StartRun: runs.start_run,

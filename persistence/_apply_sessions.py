@@ -112,6 +112,20 @@ def complete_session(work: Round, items: list[Item[op.CompleteSession]]) -> None
         item.answer = changed > 0
 
 
+def set_lineage(work: Round, items: list[Item[op.SetLineage]]) -> None:
+    """The last word on it stays."""
+    for item in items:
+        new = item.operation
+        changed = work.one(
+            """
+            UPDATE sessions SET parent_session_key = ?, root_session_key = ?, depth = ?, parent_inferred = ?
+            WHERE session_key = ?
+            """,
+            (new.parent_session_key, new.root_session_key, new.depth, new.inferred, new.session_key),
+        )
+        item.answer = changed > 0
+
+
 def set_objective(work: Round, items: list[Item[op.SetObjective]]) -> None:
     """The last one stays."""
     for item in items:

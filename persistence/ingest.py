@@ -54,20 +54,20 @@ def _said(entry: object) -> Turn | None:
     message = entry.get("message")
     if not isinstance(message, dict):
         message = entry
-    role, text = message.get("role"), _text(message.get("content", message.get("text")))
+    role, text = message.get("role"), readable(message.get("content", message.get("text")))
     if not isinstance(role, str) or role not in _ROLES or not text.strip():
         return None
     return Turn(cast("Role", role), text)
 
 
-def _text(content: object) -> str:
+def readable(content: object) -> str:
     """What is readable in a message: its text, and the text its tools answered with."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(part for part in map(_text, content) if part)
+        return "\n".join(part for part in map(readable, content) if part)
     if isinstance(content, dict):
-        return _text(content.get("text", content.get("content")))
+        return readable(content.get("text", content.get("content")))
     return ""
 
 

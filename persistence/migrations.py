@@ -41,7 +41,12 @@ def compaction(db: Database) -> None:
     db.execute("CREATE INDEX compactions_by_session ON compactions (session_id)")
 
 
-MIGRATIONS: tuple[Migration, ...] = (first_release, compaction)
+def lineage(db: Database) -> None:
+    """Whether a session's parent is known, or only the best guess: harnesses do not always tell at once."""
+    db.execute("ALTER TABLE sessions ADD COLUMN parent_inferred INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS: tuple[Migration, ...] = (first_release, compaction, lineage)
 """Every step in order; how many of them a file has seen is its version (SQLite's ``user_version``)."""
 
 

@@ -96,6 +96,20 @@ class CompleteSession:
 
 
 @value
+class SetLineage:
+    """Whose sub-agent a session is, told after it was opened; ``inferred`` while that is only the best guess.
+
+    Answers False where there is no such session. Of our own spawns it is recorded when they are accepted.
+    """
+
+    session_key: SessionKey
+    parent_session_key: SessionKey
+    root_session_key: SessionKey
+    depth: int
+    inferred: bool = False
+
+
+@value
 class SetObjective:
     """What the session is for, from now on. Answers False where there is no such session."""
 
@@ -340,6 +354,7 @@ Operation: TypeAlias = (
     | ClaimSession
     | ReleaseSession
     | CompleteSession
+    | SetLineage
     | SetObjective
     | AcceptRun
     | StartRun

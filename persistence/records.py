@@ -80,6 +80,8 @@ class SessionRecord:
     updated_at: int
     completed_at: int | None
     objective: str | None = None
+    parent_inferred: bool = False
+    """Whether the parent is only the best guess, as of a harness that has not told yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SESSION = """
     SELECT session_key, agent_id, visibility, parent_session_key, root_session_key, depth, runner,
            workspace_dir, cwd, harness, project, title, holder, created_at, updated_at, completed_at,
-           objective, id
+           objective, parent_inferred, id
     FROM sessions
 """
 _HOST = "SELECT incarnation, pid, process_started, started_at, heartbeat_at, stopped_at FROM hosts"
@@ -183,7 +183,7 @@ def session_of(row: Any) -> SessionRecord:
     """A row of ``_SESSION``."""
     key, agent_id, visibility, parent, root, depth, *rest = row
     runner, workspace_dir, cwd, harness, project, title, holder, *rest = rest
-    created_at, updated_at, completed_at, objective, _ = rest
+    created_at, updated_at, completed_at, objective, inferred, _ = rest
     return SessionRecord(
         session_key=SessionKey(key),
         agent_id=agent_id,
@@ -202,6 +202,7 @@ def session_of(row: Any) -> SessionRecord:
         updated_at=updated_at,
         completed_at=completed_at,
         objective=objective,
+        parent_inferred=bool(inferred),
     )
 
 

@@ -71,6 +71,17 @@ class Transcripts:
         )
         return None if row is None else Compaction(*row)
 
+    def last(self, session_key: str) -> StoredTurn | None:
+        """A session's newest turn."""
+        rows: list[Any] = self._reader.rows(
+            """
+            SELECT id, at, run_id, role, text, tool_calls, tool_call_id FROM turns
+            WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?) ORDER BY id DESC LIMIT 1
+            """,
+            (session_key,),
+        )
+        return turn_of(rows[0]) if rows else None
+
     def taken_in(self, path: str) -> tuple[int, str] | None:
         """How far a transcript file was taken in, and the fingerprint of what lay before; None for a new one."""
         row: Any = self._reader.row("SELECT offset, anchor FROM ingests WHERE path = ?", (path,))

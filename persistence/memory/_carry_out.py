@@ -28,6 +28,7 @@ _STEPS: dict[type[op.Operation], _Step] = {
     op.ClaimSession: sessions.claim_session,
     op.ReleaseSession: sessions.release_session,
     op.CompleteSession: sessions.complete_session,
+    op.SetLineage: sessions.set_lineage,
     op.SetObjective: sessions.set_objective,
     op.AcceptRun: runs.accept_run,
     op.StartRun: runs.start_run,

@@ -128,6 +128,19 @@ def _forget_turns(tables: Tables, session: Session, last_turn: int, count: int, 
     tables.last_turn = last_turn
 
 
+def set_lineage(tables: Tables, new: op.SetLineage, undo: Undo) -> bool:
+    session = tables.sessions.get(new.session_key)
+    if session is None:
+        return False
+    undo += [
+        (setattr, session, "lineage", session.lineage),
+        (setattr, session, "parent_inferred", session.parent_inferred),
+    ]
+    session.lineage = (new.parent_session_key, new.root_session_key, new.depth)
+    session.parent_inferred = new.inferred
+    return True
+
+
 def set_objective(tables: Tables, new: op.SetObjective, undo: Undo) -> bool:
     session = tables.sessions.get(new.session_key)
     if session is None:

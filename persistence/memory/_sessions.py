@@ -98,7 +98,7 @@ class MemorySessions(Sessions):
             *(new.root_session_key or new.session_key, new.depth, new.runner, new.workspace_dir, new.cwd, new.harness),
             *(new.project, new.title and self._redactor.text(new.title), session.holder, new.at),
             *(session.updated_at, session.completed_at),
-            *(session.objective and self._redactor.text(session.objective), session.number),
+            *(session.objective and self._redactor.text(session.objective), session.parent_inferred, session.number),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -152,8 +153,8 @@ class Session:
     """A session's row, with its turns, its working context, its last compaction and its checkpoints."""
 
     __slots__ = (
-        *("_opened", "checkpoints", "compaction", "completed_at", "context", "holder", "number", "objective"),
-        *("turns", "updated_at"),
+        *("_opened", "checkpoints", "compaction", "completed_at", "context", "holder", "lineage", "number"),
+        *("objective", "parent_inferred", "turns", "updated_at"),
     )
 
     def __init__(self, number: int, opened: OpenSession) -> None:
@@ -167,11 +168,18 @@ class Session:
         self.compaction: Compaction | None = None
         self.checkpoints: tuple[Checkpoint, ...] = ()
         self.objective: str | None = None
+        self.lineage: tuple[SessionKey, SessionKey, int] | None = None
+        """Parent, root and depth, where they were told later."""
+        self.parent_inferred = False
 
     @property
     def opened(self) -> OpenSession:
-        """How it was opened."""
-        return OpenSession(*self._opened)
+        """How it was opened, with the lineage it has by now."""
+        opened = OpenSession(*self._opened)
+        if self.lineage is None:
+            return opened
+        parent, root, depth = self.lineage
+        return replace(opened, parent_session_key=parent, root_session_key=root, depth=depth)
 
 
 class Tables:

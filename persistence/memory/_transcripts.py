@@ -38,6 +38,11 @@ class MemoryTranscripts(Transcripts):
             last = None if session is None else session.compaction
         return None if last is None else replace(last, summary=self._redactor.text(last.summary))
 
+    def last(self, session_key: str) -> StoredTurn | None:
+        with self._tables:
+            rows = self._rows(session_key)
+            return turn_of(self._discreet(rows[-1])) if rows else None
+
     def taken_in(self, path: str) -> tuple[int, str] | None:
         with self._tables:
             return self._tables.ingests.get(path)

@@ -166,6 +166,7 @@ class Drawn:
             lambda: op.ClaimSession(self.key(), self.pick(HOSTS), self.now - 2),
             lambda: op.ReleaseSession(self.key(), self.pick(HOSTS)),
             lambda: op.CompleteSession(self.key(), self.at()),
+            lambda: op.SetLineage(self.key(), self.pick(SESSIONS), SESSIONS[0], 1, self.pick((True, False))),
             lambda: op.SetObjective(self.key(), self.pick(TEXTS)),
             *(
                 [

@@ -173,7 +173,7 @@ class TestRefused:
         """The sentence says which version it is, which are known, and what to do."""
         opened(path, lambda db: db.table("later").create({"id": int}).analyze()).close()
         before = folder(path)
-        with pytest.raises(ForeignStoreError, match=r"has version 3 and .* versions up to 2: upgrade Understudy"):
+        with pytest.raises(ForeignStoreError, match=r"has version 4 and .* versions up to 3: upgrade Understudy"):
             opened(path)
         assert folder(path) == before
 

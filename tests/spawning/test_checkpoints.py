@@ -8,7 +8,7 @@ import pytest
 from _stage import MAIN, a_host, later
 
 from understudy.actors import Runtime
-from understudy.actors.checkpoints import DIGEST_TOKENS, EVERY_PROMPTS, automatic
+from understudy.actors.checkpoints import DIGEST_TOKENS, EVERY_PROMPTS, made
 from understudy.actors.runners import ModelRunner
 from understudy.actors.testing import ManualClock, ScriptedModel
 from understudy.persistence.operations import CHECKPOINTS_KEPT, SaveCheckpoint
@@ -122,7 +122,7 @@ def test_no_automatic_one_comes_between_constraints_that_are_on_their_way(manual
         backstage = session._actor.backstage
 
         async def both() -> None:
-            early = automatic(backstage, session.key, "periodic")
+            early = made(backstage, session.key, "periodic")
             assert early is not None
             first = backstage.store.transaction(
                 SaveCheckpoint(session.key, backstage.now(), "d", constraints=("be kind",))
