@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from understudy.actors._kernel.loop import ActorLoop
 from understudy.actors.clock import SystemClock
+from understudy.actors.estimator import default_estimator
 from understudy.actors.runners import _wire
 from understudy.actors.runners.contract import RunContext
 from understudy.actors.runners.function import FunctionRunner
-from understudy.protocol import SpawnPacket
+from understudy.protocol import RuntimeConfig, SpawnPacket
 from understudy.protocol.model import Turn
 from understudy.protocol.runner import Final, Said
 
@@ -94,7 +95,9 @@ def as_runner(thing: Any) -> Runner:
 class _Offstage:
     """What a runner may use of a runtime's backstage in a process without one."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: RuntimeConfig) -> None:
+        self.config = config
+        self.estimator = default_estimator()
         self.clock = SystemClock()
         self.kernel = ActorLoop(clock=self.clock, dead_letters=lambda _letter: None)
         self.kernel.run_here()
@@ -112,12 +115,14 @@ class WorkerContext(RunContext):
         "_instructions",
         "_line",
         "_numbers",
+        "_objective",
         "over",
     )
 
     def __init__(self, order: dict[str, Any], line: socket.socket) -> None:
         self._line = line
-        self._backstage = _Offstage()
+        self._backstage = _Offstage(RuntimeConfig.model_validate(order["config"]))
+        self._objective: str | None = order["objective"]
         self._history = _wire.turns_of(order["history"])
         self._deadline: float = self._backstage.clock.monotonic() + order["seconds"]
         self._instructions: list[str] = []
@@ -178,6 +183,25 @@ class WorkerContext(RunContext):
     def aside(self) -> str:
         """Nothing: it has no children."""
         return ""
+
+    def objective(self) -> str | None:
+        """What the run is for."""
+        return self._objective
+
+    def files(self) -> Sequence[str]:
+        """The host knows them."""
+        return ()
+
+    async def compacted(self, summary: str, kept: int) -> None:
+        """Only here: after a restart the history is longer than it was, and compacted again."""
+
+    @property
+    def resumable(self) -> None:
+        """The host's business."""
+
+    @property
+    def searcher(self) -> None:
+        """There is no store here."""
 
     async def flush(self) -> None:
         """Return when every turn so far is durable."""

@@ -138,7 +138,7 @@ class RunContext:
         return self._run.own_session()
 
     @property
-    def searcher(self) -> Searcher:
+    def searcher(self) -> Searcher | None:
         """Searches as the parent's agent, always, and the parent's session if no other is named."""
         run = self._run
         return Searcher(run.backstage.store, run.packet.agent_id, run.session.place.visibility, run.session.key)

@@ -114,6 +114,8 @@ class ProcessRunner:
             # It cannot delegate, and is told so by what it is: a leaf.
             "packet": packet.model_copy(update={"max_depth": packet.depth + 1}).model_dump_json(),
             "history": list(context.history),
+            "config": context.backstage.config.model_dump(mode="json"),
+            "objective": context.objective(),
             "seconds": context.deadline - clock.monotonic(),
         }
         try:

@@ -208,7 +208,8 @@ class Delegating:
         if len(self.requests) == 1:
             yield ToolCall("d", "sessions_spawn", {**DELEGATE.arguments, "wait": False})
         elif len(self.requests) == 2:
-            run_id = request.turns[-1].text.split()[3].rstrip(".")
+            answer = next(turn.text for turn in reversed(request.turns) if turn.role == "tool")
+            run_id = answer.split()[3].rstrip(".")
             yield ToolCall("w", "subagents", {"action": "wait", "run_ids": [run_id]})
         else:
             yield TextDelta("thanks")
