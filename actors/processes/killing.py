@@ -23,6 +23,7 @@ CONFIRM_SECONDS = 2.0
 """How long death is waited for after SIGKILL: a process that the kernel does not let go is reported, not waited for."""
 
 _LOOK_SECONDS = 0.02
+_LOOKS = 100
 _NAMES: dict[int, str] = {signal.SIGTERM: "TERM", signal.SIGKILL: "KILL"}
 
 # Fields of /proc/PID/stat after the command's closing parenthesis.
@@ -41,6 +42,11 @@ def end_tree(root: int, leader: int, waits: Callable[[float], bool]) -> tuple[di
 
     def alive() -> dict[Mark, int]:
         found = below(root, leader)
+        for _ in range(_LOOKS):
+            # A look takes time: who is born while it lasts, of one that dies meanwhile, is in none of its lines.
+            if found or _deserted(root):
+                break
+            found = below(root, leader)
         for mark in found:
             needed.setdefault(mark, "none")  # those born late are recorded too
         return found
@@ -77,6 +83,26 @@ def below(root: int, leader: int) -> dict[Mark, int]:
     if not found and not os.path.isdir("/proc/self"):  # noqa: PTH112 - pathlib is too much to import here
         found = _group_without_proc(leader)
     return found
+
+
+def _deserted(root: int) -> bool:
+    """Whether ``root``, whom all orphans below it are given to, has no child that lives.
+
+    Two looks at its children that are the same, and all dead at the first: who was dead then has borne nobody since.
+    """
+    before = None
+    for _ in range(_LOOKS):
+        try:
+            with open(f"/proc/{root}/task/{root}/children", "rb") as file:  # noqa: PTH123 - likewise
+                names = file.read().decode().split()
+        except OSError:  # it is gone, or the kernel keeps no such list
+            return True
+        if names == before:
+            return True
+        if any(True for _ in _living(names)):
+            return False
+        before = names
+    return False
 
 
 def started(pid: int) -> int:
