@@ -18,7 +18,7 @@ _STATUS: dict[ResultStatus, str] = {
     "timed_out": "Timed out",
     "ghost": "Ghost",
 }
-_LEVEL: dict[CondensationLevel, str] = {1: "passthrough", 2: "model summary", 3: "head and tail"}
+_LEVEL: dict[CondensationLevel, str] = {1: "unchanged", 2: "model summary", 3: "head and tail"}
 
 # Named in the note; the working context and the full result have the others.
 _MOST_FILES = 20
@@ -35,7 +35,7 @@ def narrate(result: SubAgentResult, *, tag_prefix: str, narrative: bool = True, 
     """
     label, status = in_a_line(result.label, _LONGEST_LABEL), _STATUS[result.status]
     # Asked for once, and only called for where there is something: most results have none of it.
-    whereabouts = _whereabouts(result) if result.kept or result.full_ref is not None else ""
+    whereabouts = _whereabouts(result) if result.kept or result.condensation.level > 1 else ""
     if narrative:
         level = result.condensation.level
         head = f"[{tag_prefix}: {label}]\nStatus: {status}\nCondensation: Level {level} ({_LEVEL[level]})"
@@ -95,13 +95,20 @@ def _named(path: str) -> str:
 
 def _footer(result: SubAgentResult, whereabouts: str) -> str:
     usage, condensation = result.usage, result.condensation
-    files = _touched(result) if result.recent_files or result.dropped_files else "Files: 0 read, 0 changed"
-    return (
+    foot = (
         f"\n---\nRuntime: {result.runtime_ms / 1000:.1f}s | Steps: {result.steps} | Tokens: {usage.total_tokens} | "
-        f"Cost: ${usage.cost_usd:.4f} | End: {result.end_reason}\n"
-        f"Condensation: Level {condensation.level} | Original: {condensation.original_tokens} tokens | "
-        f"Ratio: {condensation.ratio:.2f}\n{files}{' | ' if whereabouts else ''}{whereabouts}"
+        f"Cost: ${usage.cost_usd:.4f} | End: {result.end_reason}"
     )
+    # Of a result that is all here, no file to look into and nothing that was saved: each line is the parent's room.
+    if condensation.level > 1:
+        foot += (
+            f"\nCondensation: Level {condensation.level} | Original: {condensation.original_tokens} tokens | "
+            f"Ratio: {condensation.ratio:.2f}"
+        )
+    files = _touched(result) if result.recent_files or result.dropped_files else ""
+    if files or whereabouts:
+        foot += f"\n{files}{' | ' if files and whereabouts else ''}{whereabouts}"
+    return foot
 
 
 def _touched(result: SubAgentResult) -> str:
@@ -114,7 +121,8 @@ def _touched(result: SubAgentResult) -> str:
 
 def _whereabouts(result: SubAgentResult) -> str:
     """Where the rest is: the file with all of it, and the session of one that was kept."""
-    full = "" if result.full_ref is None else f"Full result: {in_a_line(result.full_ref, _LONGEST_FILES)}"
+    known = result.full_ref if result.condensation.level > 1 else None
+    full = "" if known is None else f"Full result: {in_a_line(known, _LONGEST_FILES)}"
     if not result.kept:
         return full
     return f"{full} | Session: {result.session_key}" if full else f"Session: {result.session_key}"

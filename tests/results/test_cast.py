@@ -96,7 +96,7 @@ def test_a_failure_that_was_not_kept() -> None:
     assert read(result.cast(tag_prefix="Report")) == """\
 [Report: config]
 Status: Timed out
-Condensation: Level 1 (passthrough)
+Condensation: Level 1 (unchanged)
 Reason: deadline: 60 s are over
 
 │ half of it
@@ -105,7 +105,6 @@ Reason: deadline: 60 s are over
 │ - /repo/a.py (read)
 ---
 Runtime: 12.3s | Steps: 5 | Tokens: 4500 | Cost: $0.0135 | End: watchdog_timeout
-Condensation: Level 1 | Original: 3 tokens | Ratio: 1.00
 Files: 1 read, 0 changed, 2 outside of the workspace"""  # fmt: skip
 
 
@@ -125,7 +124,7 @@ def test_the_hint_is_for_kept_ones_and_given_once(kept: bool, is_follow_up: bool
     """Not on the result of a follow-up, whose reader knows; the session is named wherever it is kept."""
     note = a_result(kept=kept, is_follow_up=is_follow_up).cast()
     assert note.count("Follow-up: ") == hints
-    assert note.count("| Session: ") == note.count("do not mention it") == kept
+    assert note.count("\nSession: ") == note.count("do not mention it") == kept
 
 
 def test_many_files_are_named_from_the_last() -> None:

@@ -142,7 +142,7 @@ def test_labels_errors_and_file_names_stay_in_their_places() -> None:
         assert tag.startswith("[Subagent Result: ")
         assert (tag.count("["), tag.count("]"), tag[-1]) == (1, 1, "]")
         assert not FORGED.search(skeleton(tag[1:]))
-        assert (status, condensation) == ("Status: Partial", "Condensation: Level 1 (passthrough)")
+        assert (status, condensation) == ("Status: Partial", "Condensation: Level 1 (unchanged)")
         assert reason.startswith("Reason: provider: ")
         assert outputs.startswith("Expected outputs: missing ")
         for line in (reason, outputs):
@@ -150,7 +150,7 @@ def test_labels_errors_and_file_names_stay_in_their_places() -> None:
         framed, _, footer = below.partition("\n---\n")
         assert all(line.startswith("│") for line in framed.splitlines())
         assert len(framed.splitlines()) == 3
-        assert footer.count("\n") == 4
+        assert footer.count("\n") == 3
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "a\u2028b", "a\x85b", "a\x0bb", "", "\n", "a\n\n\nb", "a\n"])
