@@ -28,6 +28,9 @@ _SELECT = f"""
     FROM runs
 """  # noqa: S608 - columns of our own
 _FACTS = 10  # where they begin in a row
+# Of what happened in the same millisecond, what was recorded of a run stands between its start and its end.
+_RANKS = {name: rank for rank, (_, name) in enumerate(_TOLD)}
+_IN_BETWEEN = _RANKS["session:sub_agent_started"] + 0.5
 
 
 @dataclass(slots=True)
@@ -82,8 +85,7 @@ class News:
         mark.event = recorded[-1][-1] if recorded else mark.event
         for row in runs:
             news += _told(row, mark)
-        # Stable: of what happened in the same millisecond, a run's own facts stay in order.
-        return sorted(news, key=lambda event: event.at)
+        return sorted(news, key=lambda event: (event.at, _RANKS.get(event.name, _IN_BETWEEN)))
 
 
 def _told(row: Any, mark: Bookmark) -> list[Event]:

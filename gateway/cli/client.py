@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from understudy.actors.host import process_started
 from understudy.gateway.cli.options import DEFAULT_DB
 from understudy.gateway.cli.refusal import Exit, Refusal
 
@@ -24,7 +26,6 @@ _SILENCE = 60.0
 """Seconds without a word, not even a comment, after which a stream of events is taken for dead."""
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _LONGEST_ANSWER = 64 * 2**20
-_UNAUTHORIZED, _UNPROCESSABLE = 401, 422
 
 
 class _NoDetours(urllib.request.HTTPRedirectHandler):
@@ -36,7 +37,7 @@ class _NoDetours(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoDetours)
 
 
-class ServerGoneError(Exception):
+class ServerGone(Refusal):
     """Nobody answers where a server was."""
 
 
@@ -74,30 +75,24 @@ class Server:
 
     def done(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Have something done, and refuse in the server's own words where it was not."""
-        try:
-            answer = self.tell(path, body)
-        except ServerGoneError as error:
-            raise Refusal(str(error), Exit.NOBODY_SERVES) from error
-        if answer.ok:
-            return answer.document
-        words = str(answer.document.get("detail") or f"status {answer.status}")
-        if answer.status == _UNAUTHORIZED:
-            words = f"it does not take the token in {self.token_file}: start it again, which makes a new one"
-        code = Exit.BAD_INPUT if answer.status == _UNPROCESSABLE else Exit.NOT_SO
-        raise Refusal(f"the server at {self.url} refused: {words}", code)
+        answer = self.tell(path, body)
+        if not answer.ok:
+            raise self._refusal(answer)
+        return answer.document
 
-    def events(self, path: str) -> Iterator[dict[str, Any]]:
-        """A stream of events as they come; it ends, or raises ServerGoneError, with the server."""
-        request = self._request(path)
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Iterator[dict[str, Any]]]:
+        """Events as they come, from the moment this is entered; they end when the server does."""
+        request = self._request("/api/events")
         request.add_header("Accept", "text/event-stream")
-        with self._open(request, _SILENCE) as stream:
-            data: list[str] = []
-            for line in _lines(stream):
-                if line.startswith("data:"):
-                    data.append(line[len("data:") :].removeprefix(" "))
-                elif not line and data:
-                    yield json.loads("\n".join(data))
-                    data = []
+        with self._open(request, _SILENCE) as response:
+            if response.status != http.client.OK:
+                raise self._refusal(_read(response))
+            lines = _lines(response)
+            for line in lines:
+                if not line:
+                    break  # the welcome: from here on nothing is missed
+            yield _events(lines)
 
     def _request(self, path: str) -> urllib.request.Request:
         request = urllib.request.Request(f"{self.url}{path}")  # noqa: S310 - http on loopback, looked at when found
@@ -113,12 +108,16 @@ class Server:
     def _answer(self, request: urllib.request.Request) -> Answer:
         with self._open(request, _PATIENCE) as response:
             try:
-                document = json.loads(response.read(_LONGEST_ANSWER))
+                return _read(response)
             except (OSError, http.client.HTTPException) as error:
                 raise self._gone(error) from error
-            except ValueError:
-                document = {}
-            return Answer(response.status, document if isinstance(document, dict) else {})
+
+    def _refusal(self, answer: Answer) -> Refusal:
+        words = str(answer.document.get("detail") or f"status {answer.status}")
+        if answer.status == http.client.UNAUTHORIZED:
+            words = f"it does not take the token in {self.token_file}: start it again, which makes a new one"
+        code = Exit.BAD_INPUT if answer.status == http.client.UNPROCESSABLE_ENTITY else Exit.NOT_SO
+        return Refusal(f"the server at {self.url} refused: {words}", code)
 
     def _open(self, request: urllib.request.Request, patience: float) -> Any:
         try:
@@ -128,23 +127,25 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             raise self._gone(error) from error
 
-    def _gone(self, error: Exception) -> ServerGoneError:
+    def _gone(self, error: Exception) -> ServerGone:
         why = getattr(error, "reason", None) or error
-        return ServerGoneError(f"the server at {self.url} does not answer ({why}): start it with `understudy serve`")
+        return ServerGone(
+            f"the server at {self.url} does not answer ({why}): start it with `understudy serve`", Exit.NOBODY_SERVES
+        )
 
 
 def find_server(db: Path | None) -> Server | None:
     """Whoever says to serve this database; None when nobody does, or the process that did is gone."""
     file = Path(db or DEFAULT_DB).absolute()
     try:
-        said = json.loads(_beside(file, ".server").read_text(encoding="utf-8"))
-        server = Server(str(said["url"]).rstrip("/"), int(said["pid"]), _beside(file, ".token"))
+        said = json.loads(_own_text(file.with_name(f"{file.name}.server")))
+        server = Server(str(said["url"]).rstrip("/"), int(said["pid"]), Path(said["token_file"]))
+        began = int(said["process_started"])
+        address = urlsplit(server.url)
+        here = address.scheme == "http" and address.hostname in _LOOPBACK
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    address = urlsplit(server.url)
-    if address.scheme != "http" or address.hostname not in _LOOPBACK or not _alive(server.pid):
-        return None
-    return server
+    return server if here and began == process_started(server.pid) else None
 
 
 def the_server(db: Path | None) -> Server:
@@ -165,18 +166,33 @@ def _lines(stream: IO[bytes]) -> Iterator[str]:
         for line in stream:
             yield line.decode("utf-8", "replace").rstrip("\r\n")
     except (OSError, http.client.HTTPException) as error:
-        raise ServerGoneError(f"the stream of events broke off: {error}") from error
+        raise ServerGone(f"the stream of events broke off: {error}", Exit.NOBODY_SERVES) from error
 
 
-def _beside(database: Path, suffix: str) -> Path:
-    return database.with_name(database.name + suffix)
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Server-sent events, each as one document with its name; comments and ids are for others."""
+    name, data = "message", ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            data += line.removeprefix("data: ")
+        elif not line and data:
+            yield {"name": name, **json.loads(data)}
+            name, data = "message", ""
 
 
-def _alive(pid: int) -> bool:
+def _read(response: Any) -> Answer:
     try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return pid > 0
+        document = json.loads(response.read(_LONGEST_ANSWER))
+    except ValueError:
+        document = {}
+    return Answer(response.status, document if isinstance(document, dict) else {})
+
+
+def _own_text(file: Path) -> str:
+    """What stands in a file of ours; another user's could name a server that is after our token."""
+    with file.open(encoding="utf-8") as opened:
+        if os.fstat(opened.fileno()).st_uid != os.geteuid():
+            raise PermissionError(f"{file} is somebody else's")
+        return opened.read()

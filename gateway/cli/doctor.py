@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from understudy.actors.host import surely_dead
-from understudy.gateway.cli.client import ServerGoneError, find_server
+from understudy.gateway.cli.client import find_server
 from understudy.gateway.cli.looking import open_view
 from understudy.gateway.cli.options import DEFAULT_DB, AsJson, Db
 from understudy.gateway.cli.refusal import Refusal
@@ -113,7 +113,7 @@ def _server(db: Path | None) -> Iterator[Finding]:
         return
     try:
         answer = server.ask("/api/health")
-    except (ServerGoneError, Refusal) as error:
+    except Refusal as error:
         yield Finding("server", "broken", str(error))
         return
     words = f"{server.url} (pid {server.pid})"

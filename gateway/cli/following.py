@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from understudy.gateway.cli.client import Server, ServerGoneError, find_server
+from understudy.gateway.cli.client import Server, ServerGone, find_server
 from understudy.gateway.cli.documents import Document, event_document
 from understudy.gateway.cli.harmless import one_line
 from understudy.gateway.cli.looking import open_view, session_key, the_run
@@ -17,6 +17,7 @@ from understudy.gateway.cli.screen import duration, moment, print_json_line, pri
 from understudy.persistence import StoreView
 
 _LAST_WORDS = {"session:sub_agent_delivered", "session:sub_agent_dead_lettered"}
+_GAP = "gap"
 _PREFIX = "session:sub_agent_"
 _KNOWN_LABELS = 1_000
 
@@ -42,34 +43,35 @@ def tail(
     key = None if session is None else session_key(session)
     with open_view(db) as view:
         if run is not None and the_run(view, run).facts.delivered_at is not None:
-            sys.stderr.write(f"run {run} is over: see `understudy show {run}`\n")
+            _remark(f"run {run} is over: see `understudy show {run}`")
             return
-        server = find_server(db)
-        sys.stderr.write(f"following {view.path if server is None else server.url}; Ctrl-C ends it\n")
-        sys.stderr.flush()
         label = lru_cache(_KNOWN_LABELS)(lambda name: _label(view, name))
-        for event in heard(view, server, lambda: time.sleep(interval)):
-            if (run is not None and event["run_id"] != run) or (key is not None and event["session_key"] != key):
-                continue
-            if as_json:
-                print_json_line(event)
-            else:
-                who = event["session_key"] if event["run_id"] is None else label(event["run_id"])
-                print_line(f"{moment(event['at'])}  {who}  {in_words(event)}")
-                sys.stdout.flush()
-            if run is not None and event["name"] in _LAST_WORDS:
-                return
+        for event in heard(view, find_server(db), lambda: time.sleep(interval)):
+            if event["name"] == _GAP:
+                _remark(f"{event['missed'] or 'some'} events came faster than they could be told")
+            elif run in {None, event["run_id"]} and key in {None, event["session_key"]}:
+                if as_json:
+                    print_json_line(event)
+                else:
+                    who = event["session_key"] if event["run_id"] is None else label(event["run_id"])
+                    print_line(f"{moment(event['at'])}  {who}  {in_words(event)}")
+                    sys.stdout.flush()
+                if run is not None and event["name"] in _LAST_WORDS:
+                    return
 
 
 def heard(view: StoreView, server: Server | None, pause: Callable[[], None]) -> Iterator[Document]:
     """Events, one after the other, from the server; from the database where there is none, or it ends."""
     if server is not None:
         try:
-            yield from server.events("/api/events")
-        except ServerGoneError as error:
-            sys.stderr.write(f"{error}\n")
-        sys.stderr.write(f"the server has stopped; following {view.path}\n")
+            with server.listening() as events:
+                _remark(f"following {server.url}; Ctrl-C ends it")
+                yield from events
+            _remark("the server has stopped")
+        except ServerGone as error:
+            _remark(str(error))
     mark = view.news.bookmark()
+    _remark(f"following {view.path}; Ctrl-C ends it")
     while True:
         for event in view.news.since(mark):
             yield event_document(event)
@@ -94,3 +96,9 @@ def in_words(event: Document) -> str:
 def _label(view: StoreView, run_id: Any) -> str:
     record = view.runs.get(str(run_id))
     return one_line(f"{run_id} {record.label}" if record is not None else str(run_id))
+
+
+def _remark(words: str) -> None:
+    """Said beside the events, so that a pipe gets nothing else."""
+    sys.stderr.write(f"{one_line(words)}\n")
+    sys.stderr.flush()

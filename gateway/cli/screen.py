@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -33,6 +33,9 @@ STYLES = {
     "note": "yellow",
 }
 """Words that have a colour, wherever they stand in a column of their own."""
+
+_GAP = 2
+_NARROWEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +166,23 @@ def _console() -> Console:
 
 
 def _print_framed(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
-    table = RichTable(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    console = _console()
+    widths = [max(map(cell_len, values)) for values in zip([column.name for column in columns], *cells, strict=True)]
+    # What is left for the one that may be cut; left to itself, rich would cut them all a little.
+    left = console.width - sum(width for column, width in zip(columns, widths, strict=True) if column.narrow != "cut")
+    table = RichTable(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in columns:
+        cut = column.narrow == "cut"
         table.add_column(
-            escape(column.name),
+            column.name,
             justify="right" if column.right else "left",
-            overflow="ellipsis" if column.narrow == "cut" else "fold",
+            overflow="ellipsis" if cut else "fold",
             no_wrap=column.narrow != "fold",
+            max_width=max(left - _GAP * (len(columns) - 1), _NARROWEST) if cut else None,
         )
     for row in cells:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    _console().print(table)
+    console.print(table)
 
 
 def _label(branch: Branch) -> Text:
