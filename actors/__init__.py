@@ -8,7 +8,7 @@ from understudy.actors.control import ChildReport, KillReport
 from understudy.actors.errors import NotSentError, SessionBusy, SessionClosedError, SteerError, UnknownRunError
 from understudy.actors.faces import AsyncSession, Session
 from understudy.actors.handles import AsyncRunHandle, RunHandle
-from understudy.actors.runners import FunctionRunner, ModelRunner, Runner
+from understudy.actors.runners import FunctionRunner, ModelRunner, ProcessRunner, Runner
 from understudy.actors.runtime import AsyncRuntime, Runtime
 from understudy.actors.tools import tool
 
@@ -26,6 +26,7 @@ __all__ = [
     "MessageActor",
     "ModelRunner",
     "NotSentError",
+    "ProcessRunner",
     "RunHandle",
     "Runner",
     "Runtime",

@@ -18,6 +18,7 @@ from understudy.actors.backstage import Backstage
 from understudy.actors.clock import SystemClock
 from understudy.actors.delivery import bring
 from understudy.actors.errors import SessionBusy, UnknownRunError
+from understudy.actors.estimator import Careful, default_estimator
 from understudy.actors.ghost_sweep import GhostSweep
 from understudy.actors.hooks import Hooks
 from understudy.actors.host import incarnation, process_started
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     from understudy.persistence.operations import Visibility
     from understudy.protocol import Event
     from understudy.protocol.commit_points import CommitHook
+    from understudy.protocol.model import Model
     from understudy.protocol.run_facts import RunStatus
+    from understudy.protocol.tokens import TokenEstimator
 
 logger = logging.getLogger("understudy")
 
@@ -80,6 +83,8 @@ class Core:
         results_dir: Path | None = None,
         commit_hook: CommitHook | None = None,
         may_send: MaySend | None = None,
+        estimator: TokenEstimator | None = None,
+        summarizer: Model | None = None,
     ) -> None:
         """``store`` is the database's path; without one it is a private temporary file, gone at exit.
 
@@ -87,7 +92,9 @@ class Core:
         ``runners`` do the work, by name; ``secrets`` are values that are never written; ``results_dir`` is by
         default the folder ``results`` beside the database; ``commit_hook`` is for tests (see
         `understudy.actors.testing.CrashPoint`). ``may_send`` decides what may be said to which session, before the
-        configuration's ``send_rules`` do; it must not block.
+        configuration's ``send_rules`` do; it must not block. ``estimator`` counts tokens, by default tiktoken where it
+        is installed and has its vocabulary, else four characters a token; ``summarizer`` is the model that condenses
+        long results, by default the child's own, or its parent's.
         """
         self.config = config or RuntimeConfig()
         self.clock: Clock = clock or SystemClock()
@@ -100,6 +107,8 @@ class Core:
         self._runners = dict(runners or {})
         self._hooks = Hooks(prepare_spawn, on_ended)
         self._may_send = may_send
+        self._estimator: TokenEstimator = default_estimator() if estimator is None else Careful(estimator)
+        self._summarizer = summarizer
         self._backstage: Backstage
 
     # -- beginning and end ----------------------------------------------------------------------------
@@ -116,6 +125,8 @@ class Core:
             hooks=self._hooks,
             host=incarnation(),
             may_send=self._may_send,
+            estimator=self._estimator,
+            summarizer=self._summarizer,
         )
         now, pid = backstage.now(), os.getpid()
         await backstage.store.transaction(op.HostStarted(backstage.host, pid, process_started(pid), now))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from understudy.actors._kernel.loop import ActorLoop
     from understudy.actors.archivist import Archivist
     from understudy.actors.clock import Clock
+    from understudy.actors.condensing import Condensing
     from understudy.actors.hooks import Hooks
     from understudy.actors.live_run import LiveRun
     from understudy.actors.models.errors import ProviderError
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from understudy.persistence import Ledger
     from understudy.protocol import RuntimeConfig, Spawn, SubAgentResult
     from understudy.protocol.events import EventName, EventValue
-    from understudy.protocol.model import Turn
+    from understudy.protocol.model import Model, Turn
+    from understudy.protocol.tokens import TokenEstimator
 
 logger = logging.getLogger("understudy")
 
@@ -50,6 +52,8 @@ class Backstage:
         runners: Mapping[str, Runner],
         hooks: Hooks,
         host: str,
+        estimator: TokenEstimator,
+        summarizer: Model | None,
         may_send: MaySend | None = None,
     ) -> None:
         self.clock = clock
@@ -60,6 +64,10 @@ class Backstage:
         self.hooks = hooks
         self.host = host
         self.may_send = may_send
+        self.estimator = estimator
+        """How everybody counts tokens."""
+        self.summarizer = summarizer
+        """The host's choice of who condenses long results; without one their own models do."""
         self.bus = EventBus()
         self.live: dict[RunId, LiveRun] = {}
         """Runs without a committed end, of this process."""
@@ -73,6 +81,8 @@ class Backstage:
         """Follow-ups that wait for their busy child, the first one first."""
         self.stranded: dict[RunId, SessionKey] = {}
         """Results that could be neither merged nor set aside, and for whom they are."""
+        self.condensing: dict[RunId, Condensing] = {}
+        """Results that a model is condensing, before they are delivered."""
         self.closing = False
         self.watchdog: Watchdog
         self.archivist: Archivist
@@ -111,6 +121,12 @@ class Backstage:
         """Why a runner will not take this spawn; most have no say in it."""
         refuse = getattr(self.runners[name], "refusal", None)
         return None if refuse is None else refuse(spawn)
+
+    def unsettled(self, run_id: str) -> LiveRun | None:
+        """The run of that name whose result is still to come, of this process; also one that a model condenses."""
+        key = RunId.made(run_id)
+        condensing = self.condensing.get(key)
+        return self.live.get(key) if condensing is None else condensing.run
 
     def attempted(self, runner: str, agent: str, error: ProviderError | None) -> None:
         """A call of the provider behind ``runner`` ended like this."""

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tenacity import AsyncRetrying, retry_if_exception, wait_exponential
 
 from understudy.actors.clock import sleep
+from understudy.actors.condensing import condensed
 from understudy.actors.delivery import deliver
 from understudy.actors.endings import killed
 from understudy.actors.hooks import call_hook
+from understudy.actors.live_run import below
 from understudy.persistence import StoreClosedError, StoreError
 from understudy.persistence.operations import AppendTurns, FinishRun
 from understudy.protocol import EndReason, RecentFile, SubAgentResult
@@ -55,13 +57,17 @@ async def conclude(run: LiveRun) -> None:
         await run.flush()
     try:
         now = run.backstage.now()
-        result = await _commit(run, _result(run, ending, full, now), full, now)
+        own = _result(run, ending, full, now)
+        result = await _commit(run, own, full, now)
     except Exception as error:  # noqa: BLE001 - the runtime is closing, and the store takes no more
         run.session.ended(run)
         run.session.settle(run, error if isinstance(error, StoreError) else StoreError(str(error)))
         return
     run.session.ended(run)
     backstage = run.backstage
+    if result.condensation.level > 1 or backstage.config.condensation_strategy == "always":
+        # Only now: the end is safe and the slot is free, whatever a model makes of the result.
+        result = await condensed(run, result, full if result is own else None)
     if backstage.bus.subscriptions:
         _tell(run, result)
     if backstage.hooks.on_ended is not None:
@@ -92,7 +98,7 @@ async def _ended(run: LiveRun, result: SubAgentResult) -> None:
 def _result(run: LiveRun, ending: Ending, full: str, now: int) -> SubAgentResult:
     """What the parent gets: truthful, and small enough."""
     packet, backstage = run.packet, run.backstage
-    output, condensation = condense(full, backstage.config.max_result_tokens)
+    output, condensation = condense(full, backstage.config.max_result_tokens, backstage.estimator)
     # What most results do not have is only given where there is some: each field costs its validation.
     more: dict[str, Any] = {}
     if ending.reason is not EndReason.COMPLETED:
@@ -101,7 +107,7 @@ def _result(run: LiveRun, ending: Ending, full: str, now: int) -> SubAgentResult
         files = tuple([RecentFile(path=path, provenance=how) for path, how in run.files.items()])
         more |= {"recent_files": files, "dropped_files": run.dropped_files}
     if packet.expected_outputs:
-        more["verified_outputs"], more["missing_outputs"] = outputs_of(packet)
+        more |= outputs_of(packet)
     return SubAgentResult(
         run_id=packet.run_id,
         generation=run.generation,
@@ -121,11 +127,25 @@ def _result(run: LiveRun, ending: Ending, full: str, now: int) -> SubAgentResult
     )
 
 
-def outputs_of(packet: SpawnPacket) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of the outputs that were expected: those that are on disk, and those that are not."""
-    # os.path: a path that cannot even be looked for is not there. Path.exists would raise.
-    there = {path: os.path.exists(Path(packet.cwd, path)) for path in packet.expected_outputs}  # noqa: PTH110
-    return tuple(path for path in there if there[path]), tuple(path for path in there if not there[path])
+def outputs_of(packet: SpawnPacket) -> dict[str, Any]:
+    """Of the outputs that were expected: those that are on disk, those that are not, and those that are elsewhere."""
+    verified, missing, outside = [], [], []
+    for path in packet.expected_outputs:
+        # Where it leads, links included: what lies outside is not even looked for.
+        place = os.path.realpath(Path(packet.cwd, path))
+        if not any(below(place, root) for root in (packet.cwd, packet.workspace_dir)):
+            outside.append(path)
+            missing.append(path)
+        # os.path: a path that cannot even be looked for is not there. Path.exists would raise.
+        elif os.path.exists(place):  # noqa: PTH110
+            verified.append(path)
+        else:
+            missing.append(path)
+    return {
+        "verified_outputs": tuple(verified),
+        "missing_outputs": tuple(missing),
+        "outside_outputs": tuple(outside),
+    }
 
 
 async def _commit(run: LiveRun, result: SubAgentResult, full: str, now: int) -> SubAgentResult:

@@ -13,7 +13,7 @@ from understudy.persistence.operations import CompleteSession, RequestCancel
 from understudy.protocol import EndReason, RunId, SessionKey, SubAgentResult, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
@@ -138,17 +138,27 @@ async def wait(
     """
     if not 1 <= len(run_ids) <= MOST_WAITED_FOR:
         raise ValueError(f"{len(run_ids)} runs are not allowed: wait for 1 to {MOST_WAITED_FOR}")
-    alive = {run_id: next((r for r in owned(session, run_id) if r.packet.run_id == run_id), None) for run_id in run_ids}
+    alive: dict[RunId, LiveRun | None] = {}
+    for run_id in run_ids:
+        live = next((run for run in owned(session, run_id) if run.packet.run_id == run_id), None)
+        alive[run_id] = live or session.backstage.unsettled(run_id)
     if as_answer:
         session.claim_answers(run_ids)
-    results: dict[RunId, SubAgentResult] = {}
-    pending: dict[asyncio.Future[SubAgentResult | None], RunId] = {}
-    for run_id, live in alive.items():
-        stored = None if live is not None else session.backstage.store.runs.result(run_id)
-        if live is not None:
-            pending[asyncio.ensure_future(settled(live))] = run_id
-        elif stored is not None:
-            results[run_id] = stored
+    try:
+        return await _results(session, alive, first=first)
+    except BaseException:
+        if as_answer:
+            session.disclaim_answers(run_ids)
+        raise
+
+
+async def _results(
+    session: SessionActor, runs: Mapping[RunId, LiveRun | None], *, first: bool
+) -> dict[RunId, SubAgentResult]:
+    """What these runs ended with, or end with; one that is not alive any more has it in the store."""
+    stored = {run_id: session.backstage.store.runs.result(run_id) for run_id, live in runs.items() if live is None}
+    results = {run_id: result for run_id, result in stored.items() if result is not None}
+    pending = {asyncio.ensure_future(settled(live)): run_id for run_id, live in runs.items() if live is not None}
     try:
         if pending and not (first and results):
             until = asyncio.FIRST_COMPLETED if first else asyncio.ALL_COMPLETED

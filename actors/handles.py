@@ -53,12 +53,12 @@ class _Handle:
         if self._live is not None:
             return await self._live.settled
         while True:
+            live = self._backstage.unsettled(self.run_id)
+            if live is not None:
+                return await live.settled
             result = self._backstage.store.runs.result(self.run_id)
             if result is not None:
                 return result
-            live = self._backstage.live.get(self.run_id)
-            if live is not None:
-                return await live.settled
             await sleep(self._backstage.clock, _POLL_SECONDS)  # it runs in another process
 
     def _late(self, timeout: float | None) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os.path
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,7 +11,7 @@ from understudy.actors._kernel.future import LoopFuture
 from understudy.actors.endings import failed, killed
 from understudy.actors.tree import Tally
 from understudy.persistence.operations import AppendTurns, Progress, RecordEvent
-from understudy.protocol.model import TextDelta, Turn, UsageReport
+from understudy.protocol.model import LONGEST_ANSWER, TextDelta, Turn, UsageReport
 from understudy.protocol.runner import Asking, Keepalive, Noted, Said, ToolEnded, ToolStarted, Touched
 from understudy.protocol.usage import NO_USAGE, Usage
 from understudy.protocol.working_context import unfit
@@ -36,6 +37,11 @@ Reply: TypeAlias = "Callable[[LiveRun | RunId | Exception], None]"
 
 _PROGRESS_EVERY = 1.0
 """Seconds between two notes of progress in the store; the event bus gets them all."""
+
+
+def below(path: str, root: str) -> bool:
+    """Whether a canonical path is a canonical folder, or in it."""
+    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 class LiveRun:
@@ -135,7 +141,7 @@ class LiveRun:
         """Touched files, in touch order."""
         self.dropped_files = 0
         # Containers are made when they are needed: most children need none of these.
-        self._draft: list[str] | None = None
+        self._draft: io.StringIO | None = None
         self._text = ""
         self._instructions: list[str] | None = None
         self._appended: list[tuple[Commit, AppendTurns]] | None = None
@@ -161,6 +167,16 @@ class LiveRun:
             self._tally = Tally(self.packet.budget)
         return self._tally
 
+    @property
+    def out_of_budget(self) -> bool:
+        """Whether its own budget, that of a run above it, or the whole tree's is spent."""
+        run: LiveRun | None = self
+        while run is not None:
+            if run._tally is not None and run._tally.spent() is not None:  # noqa: SLF001 - the same class
+                return True
+            run = run.session.owner
+        return self.session.tree.spent() is not None
+
     # -- the end --------------------------------------------------------------------------------------
 
     def claim(self, ending: Ending) -> bool:
@@ -173,7 +189,7 @@ class LiveRun:
     @property
     def output(self) -> str:
         """What was said so far: the turn under way, or the last whole one."""
-        return "".join(self._draft or ()) or self._text
+        return (self._draft.getvalue() if self._draft else "") or self._text
 
     # -- what the runner tells ------------------------------------------------------------------------
 
@@ -195,8 +211,11 @@ class LiveRun:
 
     def _drafted(self, event: TextDelta) -> None:
         if self._draft is None:
-            self._draft = []
-        self._draft.append(event.text)
+            self._draft = io.StringIO()
+        self._draft.write(event.text)
+        if self._draft.tell() > LONGEST_ANSWER:
+            # Whatever the runner is: what nobody ends with a turn is not collected for ever.
+            self.end(failed("invalid_output", f"more than {LONGEST_ANSWER} characters were said without an end"))
 
     def _tool_started(self, event: ToolStarted) -> None:
         limit = event.timeout_ms
@@ -259,6 +278,10 @@ class LiveRun:
             # is said in the same breath tells it too.
             self._unreported = True
             self.backstage.kernel.asyncio_loop.call_soon(self._report)
+        self.charge(usage)
+
+    def charge(self, usage: Usage) -> None:
+        """Count what was used for this run, and end whatever has spent its budget by it."""
         run: LiveRun | None = self
         while run is not None:
             run.tally.add(usage)
@@ -292,8 +315,7 @@ class LiveRun:
     def may_touch(self, path: str) -> bool:
         """Whether a canonical path is below the run's cwd or workspace."""
         # Both were made canonical when the session was opened and the packet assembled.
-        roots = self.packet.cwd, self.packet.workspace_dir
-        return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+        return below(path, self.packet.cwd) or below(path, self.packet.workspace_dir)
 
     def remember_file(self, path: str, provenance: Provenance) -> None:
         """The last touched ends last; once changed, a file stays changed."""
@@ -326,10 +348,17 @@ class LiveRun:
     def end(self, ending: Ending) -> bool:
         """End the run from outside of its own task; answers whether this was the end."""
         if not self.claim(ending):
+            self.hurry()
             return False
         if self.durable:  # else its own task sees the end as soon as its acceptance is decided
             self.session.see_out(self)
         return True
+
+    def hurry(self) -> None:
+        """Nobody wants to wait for this run's result any longer: it goes out uncondensed."""
+        condensing = self.backstage.condensing.get(self.packet.run_id)
+        if condensing is not None:
+            condensing.task.cancel()
 
     def steer(self, message: str) -> None:
         """Give the run a new instruction; it is part of its history."""

@@ -86,6 +86,10 @@ class Mind:
         )
         try:
             final = await TurnLoop(means, self).run(history)
+        except BaseException:
+            # Given up in the middle, perhaps of an exchange: what is stored is read again, and closed, by the next.
+            self._history = None
+            raise
         finally:
             self._exchange.end()
             if session.owed:
@@ -100,6 +104,9 @@ class Mind:
     async def _recall(self) -> list[Turn]:
         """The session's history, read once; a call that a crash cut off is closed for good."""
         if self._history is None:
+            # First what is on its way to the store: whatever is read here does not arrive a second time.
+            await self.flush()
+            await self._exchange.settled()
             self._history, made_up = closed(self._session.backstage.history_of(self._session.key))
             self._session.arrived.clear()
             for turn in made_up:

@@ -11,6 +11,7 @@ from understudy.actors.endings import ghost
 from understudy.actors.host import surely_dead
 from understudy.actors.inheritance import inheriting
 from understudy.actors.live_run import LiveRun
+from understudy.actors.turns.exchange import Exchange
 from understudy.persistence.operations import FinishRun, HostStopped, RestartRun
 from understudy.persistence.redaction import REDACTED
 from understudy.protocol import RecentFile, SubAgentResult
@@ -168,18 +169,28 @@ async def _take_over(session: SessionActor, record: RunRecord, *, queued: bool) 
     run.tally.add(backstage.store.runs.usage_below(packet.session_key) + record.usage)
     run.inherit_files(_touched(backstage, record))
     if not queued:
-        run.history = backstage.history_of(packet.session_key)
-    if not queued:
         await recover_below(run)
+        # Last: it holds what has come in for the run just now.
+        run.history = backstage.history_of(packet.session_key)
     session.begin(run, queued=queued)
     return True
 
 
 async def recover_below(run: LiveRun) -> None:
-    """The children of a run that is taken up: their ends are waiting for it when it begins."""
-    store = run.backstage.store
-    if store.runs.children(run.packet.session_key, unfinished=True):
-        await recover(run.own_session())
+    """The children of a run that is taken up: their ends, and what they had ended with, are there when it begins."""
+    store, key = run.backstage.store, run.packet.session_key
+    if not store.runs.children(key, unfinished=True) and not store.outbox.undelivered(key):
+        return
+    # From now on results also go into the run's live history, as soon as it has one.
+    exchange = run.exchange = Exchange()
+    nested = run.own_session()
+    await recover(nested)
+    for entry in store.outbox.undelivered(key):
+        record, result = store.runs.get(entry.run_id), store.runs.result(entry.run_id)
+        if record is not None and result is not None:
+            await bring(nested, result, announce=record.announce)
+    await exchange.settled()
+    nested.arrived.clear()
 
 
 async def _end_all(session: SessionActor, record: RunRecord) -> None:
@@ -192,8 +203,7 @@ async def _end_all(session: SessionActor, record: RunRecord) -> None:
     ending = ghost("host_lost", f"its host {record.host} stopped without bringing it to an end")
     said = [t.turn.text for t in backstage.store.transcripts.turns(record.session_key) if t.turn.role == "assistant"]
     full = said[-1] if said else ""
-    output, condensation = condense(full, backstage.config.max_result_tokens)
-    verified, missing = outputs_of(packet)
+    output, condensation = condense(full, backstage.config.max_result_tokens, backstage.estimator)
     result = SubAgentResult(
         run_id=record.run_id,
         generation=facts.generation,
@@ -206,14 +216,13 @@ async def _end_all(session: SessionActor, record: RunRecord) -> None:
         output=output,
         condensation=condensation,
         recent_files=_touched(backstage, record),
-        verified_outputs=verified,
-        missing_outputs=missing,
         usage=record.usage,
         steps=record.steps,
         full_ref=backstage.full_reference(record.session_key, record.run_id),
         runtime_ms=0 if facts.started_at is None else now - facts.started_at,
         kept=packet.cleanup == "keep",
         is_follow_up=record.is_follow_up,
+        **outputs_of(packet),
     )
     finish = FinishRun(result, now, full_output=None if output == full else full, deliver_to=session.key)
     await backstage.store.transaction(finish, point="terminal")

@@ -45,7 +45,6 @@ from understudy.protocol import (
     parse_message,
 )
 from understudy.protocol.model import Turn
-from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
@@ -295,7 +294,7 @@ class SessionActor(LoopActor):
 
     def answer_duplicate(self, run_id: RunId, replies: Sequence[Reply], listeners: tuple[ReplyTo, ...]) -> None:
         """Tell who asked again which run it is, and what became or becomes of it."""
-        live = self.backstage.live.get(run_id)
+        live = self.backstage.unsettled(run_id)
         if live is not None:
             live.reply_to += listeners
         elif listeners and (result := self.backstage.store.runs.result(run_id)) is not None:
@@ -350,7 +349,8 @@ class SessionActor(LoopActor):
 
     async def _merge(self, result: SubAgentResult) -> bool:
         store = self.backstage.store
-        note = Turn("user", narrate(result, tag_prefix=self.backstage.config.result_tag_prefix))
+        config = self.backstage.config
+        note = Turn("user", result.cast(tag_prefix=config.result_tag_prefix, narrative=config.narrative_casting))
         merge = self._acknowledgement(result, (note,))
         context = self.context
         try:
@@ -385,9 +385,18 @@ class SessionActor(LoopActor):
             if run is None:
                 continue
             run.waited = True
-            result = None if run_id in self.roster.unfinished else self.backstage.store.runs.result(run_id)
+            if run_id in self.roster.unfinished or run_id in self.backstage.condensing:
+                continue  # it is still to be delivered, and will be so as an answer
+            result = self.backstage.store.runs.result(run_id)
             if result is not None and result not in self.owed:
                 self.owed.append(result)  # it stands at the door until the tools are done: it goes in with the answer
+
+    def disclaim_answers(self, run_ids: Iterable[RunId]) -> None:
+        """The tool call was given up: results that are still to come, come as any other."""
+        for run_id in run_ids:
+            run = self.roster.unsettled.get(run_id)
+            if run is not None:
+                run.waited = False
 
     def settle_debts(self) -> list[MergeResult]:
         """What acknowledges the results that are tools' answers; to be committed with those answers."""
@@ -479,6 +488,7 @@ class SessionActor(LoopActor):
         roster = self.roster
         while coming := [run for run_id, run in roster.unsettled.items() if run_id not in roster.unfinished]:
             for run in coming:
+                run.hurry()  # who would read a summary has said its last word
                 await control.settled(run)
 
     def seal(self) -> None:
@@ -549,6 +559,8 @@ class SessionActor(LoopActor):
                 run.seen_out = True
                 if run.actor is not None:
                     self.backstage.kernel.cancel(run.actor)
+                if run.exchange is not None:
+                    run.exchange.end()  # its model's tools will not answer any more: results need not wait for them
                 if run.nested is not None:
                     await run.nested._interrupt_resumable()  # noqa: SLF001 - the same class
                     await run.nested.end_children(stopped)

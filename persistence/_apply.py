@@ -38,6 +38,7 @@ _HANDLERS: dict[type[op.Operation], _Handler] = {
     op.Progress: runs.progress,
     op.RequestCancel: runs.request_cancel,
     op.FinishRun: runs.finish_run,
+    op.CondenseResult: runs.condense_result,
     op.MergeResult: runs.merge_result,
     op.DeliveryFailed: runs.delivery_failed,
     op.DeadLetter: runs.dead_letter,

@@ -199,6 +199,35 @@ def _record_late(work: Round, new: op.FinishRun, document: str) -> None:
     )
 
 
+def condense_result(work: Round, items: list[Item[op.CondenseResult]]) -> None:
+    """Only what nobody has read yet can still become shorter."""
+    for item in items:
+        new = item.operation.result
+        waiting = work.cursor.execute(
+            """
+            UPDATE runs SET input_tokens = ?, output_tokens = ?, cost_usd = ?
+            WHERE run_id = ? AND generation = ? AND end_reason = ? AND failure IS ? AND partial = ?
+              AND delivered_at IS NULL
+            RETURNING id
+            """,
+            (
+                *(*_counted(new.usage), new.run_id, new.generation, new.end_reason),
+                None if new.failure is None else work.redactor.document(new.failure)[0],
+                new.partial,
+            ),
+        ).fetchone()
+        item.answer = waiting is not None
+        if waiting is not None:
+            # SQLite reads both columns as they were before: the old output becomes the full one.
+            work.one(
+                """
+                UPDATE results SET result = ?, full_output = coalesce(full_output, json_extract(result, '$.output'))
+                WHERE run = ?
+                """,
+                (work.redactor.document(new)[0], *waiting),
+            )
+
+
 def merge_result(work: Round, items: list[Item[op.MergeResult]]) -> None:
     """Delivery is exactly once by this commit: run and generation are its key."""
     merged = work.bulk(

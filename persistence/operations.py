@@ -170,6 +170,17 @@ class FinishRun:
 
 
 @value
+class CondenseResult:
+    """A model has condensed the result of a run that is over: its shorter form, and what that cost.
+
+    Answers False, and changes nothing, where the run ended otherwise, as another generation, or was delivered before.
+    What it said stays: the output that is replaced is kept as the full one where that was the same.
+    """
+
+    result: SubAgentResult
+
+
+@value
 class MergeResult:
     """The parent takes the result in: its working context, the narrative turn and the delivery, together.
 
@@ -307,6 +318,7 @@ Operation: TypeAlias = (
     | Progress
     | RequestCancel
     | FinishRun
+    | CondenseResult
     | MergeResult
     | DeliveryFailed
     | DeadLetter

@@ -201,8 +201,8 @@ class Redactor:
             text = text.replace(value, REDACTED)
         lowered = text.lower()
         if "tokens:" in lowered:
-            # As in "Tokens: 4500", which every result's note says: no rule takes the plural for a name.
-            lowered = lowered.replace("tokens:", ":")
+            # As in "Tokens: 4500 | … tokens |", which every result's note says: no rule takes the plural for a name.
+            lowered = lowered.replace("tokens:", ":").replace("tokens |", "|")
         return _by_pattern(text, lowered) if _suspect(lowered) else text
 
     def json(self, document: str) -> str:

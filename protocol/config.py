@@ -160,7 +160,7 @@ def _kind(field: FieldInfo) -> str:
     if "bool" in text:
         return "true or false"
     if "tuple" in text:
-        rules = any("pattern=" in str(part) for part in get_args(field.annotation))
+        rules = "allow|deny" in str(get_args(field.annotation))
         return "a list of rules like 'deny agent:atlas:'" if rules else "a list of names"
     if "float" in text:
         return "a number"

@@ -29,6 +29,7 @@ EventName = Literal[
     "session:sub_agent_provider_degraded",
     "session:sub_agent_provider_recovered",
     "session:sub_agent_ghost_suspected",
+    "session:sub_agent_process_ended",
 ]
 
 EventValue: TypeAlias = str | int | float | bool | None

@@ -24,6 +24,13 @@ answers with an error result; dropping it would leave the answer without its too
 """
 
 
+LONGEST_ANSWER = 4 * 1024 * 1024
+"""Characters of text and arguments in one answer; a model that does not stop there is stopped.
+
+About a million tokens: several times what any model gives in one answer, and little enough for a host's memory.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """The model wants a tool run."""

@@ -11,6 +11,8 @@ from understudy.protocol._value import value
 from understudy.protocol.ending import EndReason, Failure
 from understudy.protocol.files import RecentFile
 from understudy.protocol.ids import RunId, SessionKey
+from understudy.protocol.narrative import narrate
+from understudy.protocol.summary import ResultSummary
 from understudy.protocol.usage import NO_USAGE, Usage
 
 ResultStatus = Literal["completed", "partial", "failed", "killed", "timed_out", "ghost"]
@@ -58,10 +60,14 @@ class SubAgentResult(BaseModel):
     failure: Failure | None = None
     output: str = ""
     condensation: Condensation = Condensation()
+    summary: ResultSummary | None = None
+    """What a model made of it, at level 2; ``output`` is its rendering."""
     recent_files: tuple[RecentFile, ...] = ()
     dropped_files: NonNegativeInt = 0
     verified_outputs: tuple[str, ...] = ()
     missing_outputs: tuple[str, ...] = ()
+    outside_outputs: tuple[str, ...] = ()
+    """Of the missing ones: those outside of cwd and workspace, which nobody looked for."""
     usage: Usage = NO_USAGE
     steps: NonNegativeInt = 0
     runtime_ms: NonNegativeInt = 0
@@ -88,3 +94,10 @@ class SubAgentResult(BaseModel):
         if self.end_reason is EndReason.FAILED and self.partial:
             return "partial"
         return _STATUS_OF_END[self.end_reason]
+
+    def cast(self, *, tag_prefix: str = "Subagent Result", narrative: bool = True) -> str:
+        """The result as the parent's model reads it, in the user's role: framed, with what it cost.
+
+        ``narrative=False`` gives the plain note of ``narrative_casting = false``.
+        """
+        return narrate(self, tag_prefix=tag_prefix, narrative=narrative)

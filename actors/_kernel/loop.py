@@ -218,8 +218,8 @@ class ActorLoop:
                 self._wake_up()
             raise
 
-    def create_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task for an async handler."""
+    def create_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task on this loop."""
         return self.asyncio_loop.create_task(work)
 
     def dead_letter(self, message: object, recipient: str, reason: str) -> None:

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import os
 from abc import ABC, abstractmethod
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from understudy.actors.models._room import Room, bound_events
 from understudy.actors.models.errors import ProviderError, provider_error
 from understudy.actors.models.prices import Price, Tokens
 from understudy.persistence import Redactor
@@ -34,6 +36,7 @@ class ProviderModel(ABC):
     """A model behind one of the SDKs. Closing an answer's iterator closes its connection."""
 
     provider: str
+    _settings: dict[str, Any]
 
     def __init__(self, model: str, *, prices: Mapping[str, Price], options: Mapping[str, object], secret: str) -> None:
         self.model = model
@@ -53,7 +56,7 @@ class ProviderModel(ABC):
         stream: Any = None
         try:
             stream = await self._open(self._client(), request)
-            async with contextlib.aclosing(self._events(stream, tokens)) as events:
+            async with contextlib.aclosing(self._events(stream, tokens, Room(self.provider))) as events:
                 async for event in events:
                     yield event
         except ProviderError as error:
@@ -86,6 +89,11 @@ class ProviderModel(ABC):
             client = self._clients[loop] = self._make_client()
         return client
 
+    def _http_client(self, sdk: Any) -> Any:
+        """The HTTP client that ``sdk`` would make by itself, with a limit to what it reads."""
+        hooks = {"response": [partial(bound_events, who=self.provider)]}
+        return sdk.DefaultAsyncHttpxClient(timeout=self._settings["timeout"], event_hooks=hooks)
+
     def _shown_address(self) -> str:
         """Where it calls, without a user name, password or query that may stand in the URL."""
         address = self._address()
@@ -108,8 +116,8 @@ class ProviderModel(ABC):
         """Send the request; the answer is a stream of the SDK, to be closed."""
 
     @abstractmethod
-    def _events(self, stream: Any, tokens: Tokens) -> AsyncGenerator[ModelEvent, None]:
-        """The answer, as it comes; writes down in ``tokens`` what is known of the consumption."""
+    def _events(self, stream: Any, tokens: Tokens, room: Room) -> AsyncGenerator[ModelEvent, None]:
+        """The answer, as it comes, as far as there is ``room``; writes down in ``tokens`` what is known to be used."""
 
 
 def key_to_send(given: str | None, *, variable: str, base_url: str | None, model: str) -> str:

@@ -20,6 +20,7 @@ from understudy.protocol.model import TextDelta, Truncated
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
+    from understudy.actors.models._room import Room
     from understudy.actors.models.prices import Price, Tokens
     from understudy.protocol.model import ModelEvent, ModelRequest, Turn
 
@@ -62,7 +63,7 @@ class AnthropicModel(ProviderModel):
         key = key_to_send(api_key, variable="ANTHROPIC_API_KEY", base_url=base_url, model="AnthropicModel")
         super().__init__(model, prices=prices, options={"max_tokens": max_tokens, **options}, secret=key)
         self._base_url = base_url
-        self._settings: dict[str, Any] = {
+        self._settings = {
             # The SDK insists on a key; one that is empty would make an illegal header.
             "api_key": key or "none",
             "base_url": base_url,
@@ -77,7 +78,7 @@ class AnthropicModel(ProviderModel):
     def _make_client(self) -> Any:
         import anthropic  # noqa: PLC0415 - an extra
 
-        client = anthropic.AsyncAnthropic(**self._settings)
+        client = anthropic.AsyncAnthropic(**self._settings, http_client=self._http_client(anthropic))
         # Older SDKs send ANTHROPIC_AUTH_TOKEN besides the key they were given, wherever it goes.
         client.auth_token = None
         return client
@@ -98,8 +99,8 @@ class AnthropicModel(ProviderModel):
             ]
         return await client.messages.create(**asked, **self._options)
 
-    async def _events(self, stream: Any, tokens: Tokens) -> AsyncGenerator[ModelEvent, None]:
-        answer = _Answer(tokens)
+    async def _events(self, stream: Any, tokens: Tokens, room: Room) -> AsyncGenerator[ModelEvent, None]:
+        answer = _Answer(tokens, room)
         async for event in stream:
             said = answer.take(event)
             if said is not None:
@@ -113,7 +114,8 @@ class AnthropicModel(ProviderModel):
 class _Answer:
     """An answer as its events come in."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, room: Room) -> None:
+        self._room = room
         self._tokens = tokens
         self._calls: dict[int, ArgumentsInPieces] = {}
         self.stop_reason: str | None = None
@@ -126,8 +128,10 @@ class _Answer:
             case "message_start":
                 _count(event.message.usage, self._tokens)
             case "content_block_start" if event.content_block.type == "tool_use":
-                self._calls[event.index] = ArgumentsInPieces(event.content_block.id, event.content_block.name)
+                block = event.content_block
+                self._calls[event.index] = ArgumentsInPieces(block.id, block.name, self._room)
             case "content_block_delta" if event.delta.type == "text_delta":
+                self._room.take(event.delta.text)
                 said = TextDelta(event.delta.text) if event.delta.text else None
             case "content_block_delta" if event.delta.type == "input_json_delta":
                 self._calls[event.index].add(event.delta.partial_json)

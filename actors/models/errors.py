@@ -24,13 +24,14 @@ ErrorKind = Literal[
     "not_found",
     "bad_request",
     "context_full",
+    "runaway",
 ]
-"""Why a call failed; ``malformed`` is an answer that cannot be read."""
+"""Why a call failed; ``malformed`` is an answer that cannot be read, ``runaway`` one that does not end."""
 
 _RETRYABLE: frozenset[ErrorKind] = frozenset(
     {"rate_limit", "overloaded", "timeout", "connection", "server", "malformed"}
 )
-_REQUESTS_OWN: frozenset[ErrorKind] = frozenset({"bad_request", "context_full"})
+_REQUESTS_OWN: frozenset[ErrorKind] = frozenset({"bad_request", "context_full", "runaway"})
 
 # An error body may be a whole page of HTML.
 _MAX_MESSAGE = 500
@@ -92,7 +93,7 @@ class ProviderError(Exception):
 
     @property
     def is_the_requests_own(self) -> bool:
-        """The request was wrong, which says nothing about the provider's health."""
+        """What was asked, or what the model made of it, was wrong; that says nothing about the provider's health."""
         return self.kind in _REQUESTS_OWN
 
     def __reduce__(self) -> tuple[object, ...]:

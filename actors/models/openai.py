@@ -21,6 +21,7 @@ from understudy.protocol.model import TextDelta, Truncated
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from understudy.actors.models._room import Room
     from understudy.actors.models.prices import Price, Tokens
     from understudy.protocol.model import ModelEvent, ModelRequest, Turn
 
@@ -58,7 +59,7 @@ class OpenAIModel(ProviderModel):
         key = key_to_send(api_key, variable="OPENAI_API_KEY", base_url=base_url, model="OpenAIModel")
         super().__init__(model, prices=prices, options=options, secret=key)
         self._base_url = base_url
-        self._settings: dict[str, Any] = {
+        self._settings = {
             # The SDK insists on a key; one that is empty would make an illegal header.
             "api_key": key or "none",
             "base_url": base_url,
@@ -73,7 +74,7 @@ class OpenAIModel(ProviderModel):
     def _make_client(self) -> Any:
         import openai  # noqa: PLC0415 - an extra
 
-        return openai.AsyncOpenAI(**self._settings)
+        return openai.AsyncOpenAI(**self._settings, http_client=self._http_client(openai))
 
     async def _open(self, client: Any, request: ModelRequest) -> Any:
         asked: dict[str, Any] = {
@@ -96,8 +97,8 @@ class OpenAIModel(ProviderModel):
             ]
         return await client.chat.completions.create(**asked, **self._options)
 
-    async def _events(self, stream: Any, tokens: Tokens) -> AsyncGenerator[ModelEvent, None]:
-        calls = _Calls()
+    async def _events(self, stream: Any, tokens: Tokens, room: Room) -> AsyncGenerator[ModelEvent, None]:
+        calls = _Calls(room)
         finished: str | None = None
         async for chunk in stream:
             _count(chunk, tokens)
@@ -105,6 +106,7 @@ class OpenAIModel(ProviderModel):
                 delta = choice.delta
                 text = (delta.content or getattr(delta, "refusal", None)) if delta else None
                 if text:
+                    room.take(text)
                     yield TextDelta(text)
                 for piece in (delta.tool_calls if delta else None) or ():
                     calls.add(piece)
@@ -120,7 +122,8 @@ class OpenAIModel(ProviderModel):
 class _Calls:
     """Tool calls as their pieces come in."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self._calls: list[ArgumentsInPieces] = []
         self._current: dict[int, ArgumentsInPieces] = {}
 
@@ -131,7 +134,7 @@ class _Calls:
         # Some servers send several whole calls under the same index: a new id is a new call.
         if current is None or (piece.id and piece.id != current.call_id):
             call_id = piece.id or f"call_{len(self._calls) + 1}"
-            current = self._current[index] = ArgumentsInPieces(call_id, (function and function.name) or "")
+            current = self._current[index] = ArgumentsInPieces(call_id, (function and function.name) or "", self._room)
             self._calls.append(current)
         elif function and function.name and not current.name:
             current.name = function.name

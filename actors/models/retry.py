@@ -22,6 +22,8 @@ MAX_ATTEMPTS = 5
 BASE_SECONDS = 1.0
 """The first wait is at most this, the next at most twice as long, and so on."""
 LONGEST_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
+"""Where there is no deadline: a provider that asks for a longer wait is not waited for. Somebody is waiting for us."""
 
 
 class _Wait(tenacity.wait.wait_base):
@@ -39,14 +41,20 @@ class _Wait(tenacity.wait.wait_base):
 
 
 class _TooLate(tenacity.stop.stop_base):
-    """The next attempt would begin at the deadline or after it. tenacity's own limit reads the machine's clock."""
+    """The next attempt would begin at the deadline or after it, or in a very long time.
+
+    tenacity's own limit reads the machine's clock.
+    """
 
     def __init__(self, clock: Clock, deadline: float | None) -> None:
         self._clock = clock
         self._deadline = deadline
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        return self._deadline is not None and self._clock.monotonic() + retry_state.upcoming_sleep >= self._deadline
+        wait = retry_state.upcoming_sleep
+        if self._deadline is None:
+            return wait > PATIENCE_SECONDS
+        return self._clock.monotonic() + wait >= self._deadline
 
 
 async def retrying(
@@ -61,7 +69,8 @@ async def retrying(
     """The events of ``call``, called again while it fails in a way that may pass.
 
     Only until the first word or tool call: what has been given out cannot be taken back, so a failure after it is
-    raised. A wait that would end at or after ``deadline`` (in the clock's monotonic seconds) is not begun. Usage of
+    raised. A wait that would end at or after ``deadline`` (in the clock's monotonic seconds) is not begun; without one,
+    a wait of more than `PATIENCE_SECONDS`. Usage of
     failed attempts is reported too. ``on_attempt`` hears of each attempt's error, or of its success as None.
     """
     spent: list[ModelEvent] = []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from understudy.actors.errors import SessionClosedError
 from understudy.actors.searching import Searcher
 from understudy.actors.turns.exchange import Exchange
+from understudy.persistence import StoreClosedError
+from understudy.persistence.operations import RecordEvent
 from understudy.protocol.model import Turn
 from understudy.protocol.runner import Said
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.live_run import LiveRun
     from understudy.actors.models.errors import ProviderError
+    from understudy.actors.processes import Proof
     from understudy.actors.session import SessionActor
     from understudy.protocol import RunId, Spawn, SpawnPacket
     from understudy.protocol.runner import RunnerEvent
@@ -73,6 +77,16 @@ class RunContext:
         run = self._run
         if run.ending is None:
             run.append(*turns, also=() if run.nested is None else run.nested.settle_debts())
+
+    def proved(self, proof: Proof) -> None:
+        """Record how a process of this run died, with everything below it; also when the run is long over."""
+        backstage = self._run.backstage
+        event = backstage.event(
+            "session:sub_agent_process_ended", self._run, proof=str(proof), survivors=len(proof.survivors)
+        )
+        with contextlib.suppress(StoreClosedError):  # the runtime did not wait for it
+            backstage.store.transaction(RecordEvent(event))
+        backstage.bus.emit(event)
 
     async def flush(self) -> None:
         """Return when every turn so far is durable."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAX_WRITE = 10 * 1024 * 1024
 """The largest file that is written or edited, in bytes; it is held in memory whole."""
 
+SERVERS_FILE = ".mcp.json"
+"""Where a sub-agent's MCP servers are named."""
+
 MAX_ENTRIES = 1_000
 """The most names one listing shows."""
 
@@ -156,6 +159,9 @@ def _lock(found: Place) -> threading.Lock:
 
 def _replace(found: Place, data: bytes, before: os.stat_result | None) -> None:
     """Put ``data`` there in one step: a reader sees the old file or the new one, and a crash leaves either."""
+    if found.name.casefold() == SERVERS_FILE:
+        # Whoever may write it may run programs, which files:write does not mean.
+        raise ToolError(f"{found.shown!r} is not written by tools: it names programs that start with a sub-agent")
     temporary = f".understudy-{secrets.token_hex(8)}.tmp"
     with explained(found.shown):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

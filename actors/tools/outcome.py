@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from understudy.protocol.truncate import truncate
+
 if TYPE_CHECKING:
     from understudy.protocol import Receipt
 
 MAX_CHARACTERS = 100_000
 """The most a tool may say: about 25,000 tokens, more than a model should be handed at once."""
-
-_HEAD_SHARE = 0.6
-_NOTE_ROOM = 60
 
 
 class ToolError(Exception):
@@ -33,12 +32,7 @@ class ToolOutcome:
 
 def _tellable(text: str) -> str:
     """``text`` as it can be stored and sent: encodable, and no longer than `MAX_CHARACTERS`."""
-    if len(text) > MAX_CHARACTERS:
-        room = MAX_CHARACTERS - _NOTE_ROOM  # so that what was cut once is not cut again
-        head = int(room * _HEAD_SHARE)
-        tail = room - head
-        omitted = len(text) - room
-        text = f"{text[:head]}\n[… {omitted} characters omitted …]\n{text[-tail:]}"
+    text = truncate(text, MAX_CHARACTERS)
     try:
         text.encode()
     except UnicodeEncodeError:  # lone surrogates, as in file names that are not UTF-8

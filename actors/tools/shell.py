@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from understudy.actors.processes import child_environment
 from understudy.actors.tools._process import run_process
 from understudy.actors.tools.context import ToolContext  # noqa: TC001 - read at run time by @tool
 from understudy.actors.tools.outcome import ToolError, ToolOutcome
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from understudy.actors.tools.tool import Tool
-
-PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM")
-"""The only variables of the host that a command sees: keys and tokens live in the others."""
 
 MAX_OUTPUT = 48 * 1024
 _MAX_TIMEOUT_MS = 600_000
@@ -53,14 +50,13 @@ def shell_tool(*, env: Mapping[str, str] = _NO_ENV, timeout_ms: int = 60_000, ap
         if timeout > timeout_ms:
             raise ToolError(f"timeout = {timeout} is not allowed: use 1 to {timeout_ms}")
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-        passed = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
         try:
             finished = await run_process(
                 argv,
                 clock=context.clock,
                 seconds=timeout / 1000,
                 max_output=MAX_OUTPUT,
-                env={**passed, **added, "PWD": context.cwd},
+                env=child_environment(added),
                 cwd=context.cwd,
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL among the arguments

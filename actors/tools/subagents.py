@@ -10,12 +10,15 @@ from understudy.actors import control
 from understudy.actors.errors import NotSentError, SteerError, UnknownRunError
 from understudy.actors.follow_ups import follow_up, reply_within
 from understudy.actors.sending import is_sub_agent, leave_message
-from understudy.actors.tools.outcome import ToolError
+from understudy.actors.tools.outcome import MAX_CHARACTERS, ToolError
 from understudy.actors.tools.tool import tool
 from understudy.protocol import FollowUp, RunId, SessionKey, Spawn, SpawnRejected
 from understudy.protocol.narrative import narrate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.context import ToolContext
     from understudy.protocol import SubAgentResult
@@ -61,7 +64,7 @@ async def sessions_spawn(
         raise ToolError(f"run {run} is doing this already")
     if not wait:
         return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
-    return _told(session, await run.settled)
+    return _told(session, [await _awaited(run)])
 
 
 @tool(group=GROUP, paths=())
@@ -87,7 +90,7 @@ async def sessions_send(
     except (UnknownRunError, NotSentError, ValueError) as error:
         raise ToolError(str(error)) from None
     if result is not None:
-        return _told(session, result)
+        return _told(session, [result])
     return f"Sent, as run {run.packet.run_id}. The reply will be handed to you; go on meanwhile."
 
 
@@ -103,8 +106,8 @@ async def sessions_kill(context: ToolContext, run_id: str, reason: str = "no lon
     except UnknownRunError as error:
         raise ToolError(str(error)) from None
     told = f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
-    results = [_told(session, result) for result in session.owed if result.run_id == run]
-    return "\n\n".join([told, *results])
+    results = [result for result in session.owed if result.run_id == run]
+    return f"{told}\n\n{_told(session, results)}" if results else told
 
 
 @tool(group=GROUP, paths=())
@@ -122,7 +125,7 @@ async def subagents(
         ids = [_run_id(run_id) for run_id in run_ids or ()]
         if action == "wait":
             results = await control.wait(session, ids, as_answer=True)
-            return "\n\n".join(_told(session, result) for result in results.values())
+            return _told(session, list(results.values()))
         if len(ids) != 1 or message is None:
             raise ToolError("steer takes one run id and a message")
         control.steer(session, ids[0], message)
@@ -142,6 +145,15 @@ def _session(context: ToolContext) -> SessionActor:
     return context.own_session()
 
 
+async def _awaited(run: LiveRun) -> SubAgentResult:
+    """The result as a tool's answer; where nobody is left to take that, it comes as any other."""
+    try:
+        return await run.settled
+    except BaseException:
+        run.waited = False
+        raise
+
+
 def _run_id(text: str) -> RunId:
     try:
         return RunId(text)
@@ -149,8 +161,12 @@ def _run_id(text: str) -> RunId:
         raise ToolError(str(error)) from None
 
 
-def _told(session: SessionActor, result: SubAgentResult) -> str:
-    return narrate(result, tag_prefix=session.backstage.config.result_tag_prefix)
+def _told(session: SessionActor, results: Sequence[SubAgentResult]) -> str:
+    """The notes of these results. A tool's answer has its own limit: a frame that was cut by it would not hold."""
+    config = session.backstage.config
+    prefix, narrative = config.result_tag_prefix, config.narrative_casting
+    room = MAX_CHARACTERS // max(len(results), 1) - 200
+    return "\n\n".join(narrate(each, tag_prefix=prefix, narrative=narrative, room=room) for each in results)
 
 
 def _listed(session: SessionActor) -> str:

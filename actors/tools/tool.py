@@ -19,7 +19,7 @@ from understudy.protocol._explain import explain, nearest
 from understudy.protocol.model import UNPARSED_ARGUMENTS, JsonObject, ToolSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from understudy.protocol.files import FileMode
 
@@ -44,7 +44,7 @@ class _Untitled(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tool:
-    """A function that a model can call. Made by `tool`."""
+    """A function that a model can call. Made by `tool`, or by `foreign_tool` with a schema from elsewhere."""
 
     name: str
     description: str
@@ -61,7 +61,8 @@ class Tool:
     """Whether a person is asked before each call."""
     function: Callable[..., object]
     """The decorated function, for calling it without a model."""
-    _arguments: type[BaseModel]
+    _arguments: type[BaseModel] | None
+    """None when the schema is somebody else's: then the function takes all arguments as one mapping."""
     _context_name: str | None
 
     @property
@@ -92,6 +93,8 @@ class Tool:
                 f"{self.name} was not run: its arguments are not one JSON object; "
                 f"send an object with {_listed(self._names())}"
             )
+        if self._arguments is None:
+            return {"arguments": arguments}
         try:
             valid = self._arguments.model_validate(dict(arguments))
         except ValidationError as error:
@@ -101,6 +104,9 @@ class Tool:
         return {name: getattr(valid, _field(name)) for name in self._names()}
 
     def _names(self) -> list[str]:
+        if self._arguments is None:
+            properties = self.parameters.get("properties")
+            return list(properties) if isinstance(properties, dict) else []
         return [field.alias for field in self._arguments.model_fields.values() if field.alias is not None]
 
     async def _run(self, given: dict[str, object], arguments: JsonObject, context: ToolContext) -> ToolOutcome:
@@ -228,6 +234,32 @@ def _make(
         function=function,
         _arguments=arguments,
         _context_name=context_name,
+    )
+
+
+def foreign_tool(
+    function: Callable[[JsonObject], Awaitable[ToolOutcome]],
+    *,
+    name: str,
+    description: str,
+    parameters: JsonObject,
+    group: str,
+    mode: FileMode = "read",
+    timeout_ms: int | None = None,
+) -> Tool:
+    """A tool whose schema is given, not made from a signature; whoever runs ``function`` checks its arguments."""
+    return Tool(
+        name=name,
+        description=description,
+        parameters=parameters,
+        group=group,
+        paths=None,
+        mode=mode,
+        timeout_ms=timeout_ms,
+        approval=False,
+        function=function,
+        _arguments=None,
+        _context_name=None,
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from understudy.actors.models._room import Room
 from understudy.actors.models.errors import ProviderError
 from understudy.actors.models.retry import retrying
 from understudy.actors.tools.outcome import ToolOutcome
@@ -43,6 +46,9 @@ WRAP_UP = (
     "You have used all your steps. Write your final answer now, with what you have: what is done, what is not, and "
     "what the next agent should do."
 )
+
+# What a call's failure is to whoever asked for the work; everything else is the provider's.
+_FAILURES: Mapping[str, ErrorKind] = {"context_full": "context_full", "runaway": "invalid_output"}
 
 Approve: TypeAlias = Callable[[ToolCall], Awaitable[bool] | bool]
 """Asked before a tool that needs approval runs; the answer is for this one call."""
@@ -96,11 +102,13 @@ class _Answer:
 class TurnLoop:
     """One conversation, from where it stands to its next answer."""
 
-    __slots__ = ("_cycles", "_means", "_reasks", "_repaired", "_voice", "_warned")
+    __slots__ = ("_cycles", "_draft", "_means", "_reasks", "_repaired", "_voice", "_warned")
 
     def __init__(self, means: Means, voice: Voice) -> None:
         self._means = means
         self._voice = voice
+        self._draft = ""
+        """What there was of an answer that broke off."""
         self._cycles: CycleDetector | None = None  # made with the first tool call: many a child makes none
         self._warned = False
         self._reasks = 0
@@ -138,28 +146,42 @@ class TurnLoop:
         aside = self._voice.aside()
         turns = (*system, *history, Turn("user", aside)) if aside else (*system, *history)
         request = ModelRequest(turns, means.toolbox.specs() if with_tools else (), means.model_name)
-        text: list[str] = []
+        # Not a list: a million small pieces would take many times what they say.
+        text = io.StringIO()
+        room = Room("model")  # a model of the host's own may know no limit
         calls: list[ToolCall] = []
         truncated = False
-        async for event in retrying(
+        answer = retrying(
             partial(means.model.complete, request),
             clock=means.clock,
             deadline=means.deadline,
             on_attempt=means.on_attempt,
-        ):
-            if isinstance(event, ToolCall):
-                calls.append(event)
-            elif isinstance(event, Truncated):
-                truncated = True
-            else:
-                if isinstance(event, TextDelta):
-                    text.append(event.text)
-                self._voice.emit(event)
-        return _Answer("".join(text), tuple(calls), truncated)
+        )
+        try:
+            # Closed here and now, whatever happens: nobody pays for words that nobody reads.
+            async with contextlib.aclosing(answer):
+                async for event in answer:
+                    if isinstance(event, ToolCall):
+                        room.take_call(event.id, event.name)
+                        calls.append(event)
+                    elif isinstance(event, Truncated):
+                        truncated = True
+                    else:
+                        if isinstance(event, TextDelta):
+                            room.take(event.text)
+                            text.write(event.text)
+                        self._voice.emit(event)
+        except ProviderError:
+            self._draft = text.getvalue()
+            raise
+        return _Answer(text.getvalue(), tuple(calls), truncated)
 
     def _failed(self, error: ProviderError, history: list[Turn]) -> Final:
-        said = next((turn.text for turn in reversed(history) if turn.role == "assistant" and turn.text), "")
-        kind: ErrorKind = "context_full" if error.kind == "context_full" else "provider"
+        """What there is of the answer that broke off, else the last one that was whole."""
+        said = self._draft
+        if not said.strip():
+            said = next((turn.text for turn in reversed(history) if turn.role == "assistant" and turn.text), "")
+        kind = _FAILURES.get(error.kind, "provider")
         return Final(said, Failure(kind=kind, message=str(error), retryable=error.retryable))
 
     def _judge(self, history: list[Turn], answer: _Answer) -> Final | None:

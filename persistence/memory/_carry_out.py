@@ -34,6 +34,7 @@ _STEPS: dict[type[op.Operation], _Step] = {
     op.Progress: runs.progress,
     op.RequestCancel: runs.request_cancel,
     op.FinishRun: runs.finish_run,
+    op.CondenseResult: runs.condense_result,
     op.MergeResult: runs.merge_result,
     op.DeliveryFailed: runs.delivery_failed,
     op.DeadLetter: runs.dead_letter,

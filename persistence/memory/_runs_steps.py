@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from understudy.persistence.errors import DuplicateRunError, StoreError
-from understudy.persistence.memory._tables import Run, pack
+from understudy.persistence.memory._tables import Run, pack, unpack
 from understudy.persistence.records import DeadLetterRecord
-from understudy.protocol import EndReason
+from understudy.protocol import EndReason, SubAgentResult
 
 if TYPE_CHECKING:
     from understudy.persistence import operations as op
@@ -125,6 +125,20 @@ def _reopen(tables: Tables, run_id: str, run: Run, usage: Usage, steps: int, wai
     run.usage, run.steps = usage, steps
     tables.open_runs[run_id] = run
     tables.open_runs = _in_order(tables.open_runs)
+
+
+def condense_result(tables: Tables, new: op.CondenseResult, undo: Undo) -> bool:
+    result = new.result
+    run = _undelivered(tables, result.run_id)
+    if run is None or run.generation != result.generation:
+        return False
+    assert run.result is not None
+    before = unpack(SubAgentResult, run.result)
+    if (before.end_reason, before.failure, before.partial) != (result.end_reason, result.failure, result.partial):
+        return False
+    full = before.output if run.full_output is None else run.full_output
+    _change(run, undo, result=pack(result), full_output=full, usage=result.usage)
+    return True
 
 
 def merge_result(tables: Tables, new: op.MergeResult, undo: Undo) -> bool:

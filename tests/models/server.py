@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from types import TracebackType
 
 USAGE = {"input": 100, "cached": 40, "output": 20}
 """What every answer reports: 100 input tokens in all, 40 of them from the cache, and 20 output tokens."""
+
+_USED = {
+    "prompt_tokens": USAGE["input"],
+    "completion_tokens": USAGE["output"],
+    "total_tokens": USAGE["input"] + USAGE["output"],
+    "prompt_tokens_details": {"cached_tokens": USAGE["cached"]},
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,36 @@ class Silence:
     """The request is taken, and nothing is ever said."""
 
 
-Answer: TypeAlias = Say | Broken | Fail | Silence
+@dataclass(frozen=True)
+class Drop:
+    """The request is taken, and the socket drops before a word."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    """An answer that dawdles: before the headers, and before each piece of text; every byte comes by itself."""
+
+    answer: Say
+    before: Callable[[], Awaitable[object]] | None = None
+    between: Callable[[], Awaitable[object]] | None = None
+
+
+@dataclass(frozen=True)
+class Flood:
+    """An answer of ``size`` characters, made as it is sent: the server's own memory is no part of what is measured.
+
+    ``event`` is one event that holds it all, ``lines`` one of many lines, ``deltas`` many small events,
+    ``arguments`` those of one tool call, ``calls`` tool calls without end, ``error`` the body of an HTTP 500.
+    """
+
+    what: Literal["event", "lines", "deltas", "arguments", "calls", "error"]
+    size: int = 50 * 1024 * 1024
+
+
+Answer: TypeAlias = Say | Broken | Fail | Silence | Drop | Slow | Flood
+
+FLOOD_PIECE = 4096
+"""Characters in one of a flood's many events."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +95,12 @@ class Asked:
 
     path: str
     headers: Mapping[str, str]
-    body: Any
+    text: str
+    """The body, as it was sent."""
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.text)
 
 
 class ModelServer:
@@ -70,10 +112,16 @@ class ModelServer:
     def __init__(self, script: Sequence[Answer]) -> None:
         self._script = list(script)
         self.asked: list[Asked] = []
+        self.called = asyncio.Event()
+        """The first request is here."""
         self.reached = asyncio.Event()
         """An answer has come to the point where it hangs."""
         self.disconnected = asyncio.Event()
-        """The client has left a hanging answer."""
+        """The client has left an answer that hung, or that would not end."""
+        self.sent = 0
+        """Bytes of answers that would not end, until the client left."""
+        self.played = asyncio.Event()
+        """Every answer of the script has been given."""
         self._port = 0
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -106,28 +154,41 @@ class ModelServer:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             asked = await _request(reader)
             self.asked.append(asked)
+            self.called.set()
             dialect = _anthropic if asked.path.endswith("/messages") else _openai
             answer = self._script[len(self.asked) - 1]
-            if isinstance(answer, Fail):
+            if isinstance(answer, Drop):
+                pass
+            elif isinstance(answer, Flood):
+                await self._flood(answer, dialect, writer)
+            elif isinstance(answer, Fail):
                 writer.write(_failure(answer))
+                await writer.drain()
+            elif isinstance(answer, Say) and not asked.body.get("stream"):
+                writer.write(_whole(answer))
                 await writer.drain()
             else:
                 await self._stream(answer, dialect, reader, writer)
+        if len(self.asked) == len(self._script):
+            self.played.set()
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
 
     async def _stream(
-        self, answer: Say | Broken | Silence, dialect: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        answer: Say | Broken | Silence | Slow,
+        dialect: Any,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         if isinstance(answer, Silence):
             await self._hang(reader)
             return
-        # Chunked, so that a client can tell a dropped connection from an end.
-        writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
-            b"connection: close\r\n\r\n"
-        )
+        if isinstance(answer, Slow):
+            await self._dawdle(answer, dialect, writer)
+            return
+        writer.write(_STREAM)
         events = dialect(answer if isinstance(answer, Say) else Say(answer.pieces))
         for kind, event in events:
             if isinstance(answer, Broken) and kind == "end":
@@ -150,10 +211,85 @@ class ModelServer:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 
+    async def _dawdle(self, slow: Slow, dialect: Any, writer: asyncio.StreamWriter) -> None:
+        if slow.before is not None:
+            self.reached.set()
+            await slow.before()
+        writer.write(_STREAM)
+        for kind, event in dialect(slow.answer):
+            if slow.between is not None and kind == "text":
+                await slow.between()
+            for byte in event:
+                _chunk(writer, bytes([byte]))
+                await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async def _flood(self, flood: Flood, dialect: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(_STREAM if flood.what != "error" else _STREAM.replace(b"200 OK", b"500 Scripted"))
+        try:
+            # An empty chunk would be the end.
+            for part in filter(None, _flooding(flood, dialect)):
+                _chunk(writer, part)
+                await writer.drain()
+                self.sent += len(part)
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+        except ConnectionError:
+            self.disconnected.set()
+
     async def _hang(self, reader: asyncio.StreamReader) -> None:
         self.reached.set()
         await reader.read()
         self.disconnected.set()
+
+
+# Chunked, so that a client can tell a dropped connection from an end.
+_STREAM = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+)
+
+
+def _flooding(flood: Flood, dialect: Any) -> Iterator[bytes]:
+    pieces = flood.size // FLOOD_PIECE
+    piece = "x" * FLOOD_PIECE
+    if flood.what == "error":
+        yield from (piece.encode() for _ in range(pieces))
+    elif flood.what == "deltas":
+        yield from _events(dialect, Say(_Repeated(piece, pieces)))
+    elif flood.what == "arguments":
+        yield from _events(dialect, Say(["Writing."], [("t", "now", _Repeated(piece, pieces))]))
+    elif flood.what == "calls":
+        yield from _events(dialect, Say(["Calling."], _Repeated(("t", "now", ["{}"]), flood.size // 64)))
+    else:
+        # The one event that holds the text, torn in two where the text stands; and what came before it whole.
+        for kind, event in dialect(Say(["Here: ", "@"])):
+            head, torn, tail = event.partition(b"@")
+            yield head
+            if torn and kind == "text":
+                between = b"" if flood.what == "event" else b"\ndata: "
+                yield from (piece.encode() + between for _ in range(pieces))
+            yield tail
+
+
+def _events(dialect: Any, say: Say) -> Iterator[bytes]:
+    return (event for _, event in dialect(say))
+
+
+class _Repeated(Sequence[Any]):
+    """The same again and again, without a list of it."""
+
+    def __init__(self, item: object, times: int) -> None:
+        self._item = item
+        self._times = times
+
+    def __len__(self) -> int:
+        return self._times
+
+    def __getitem__(self, index: int) -> Any:  # type: ignore[override]
+        if index >= self._times:
+            raise IndexError(index)
+        return self._item
 
 
 def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -164,7 +300,7 @@ async def _request(reader: asyncio.StreamReader) -> Asked:
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(head[0].split()[1], headers, json.loads(body))
+    return Asked(head[0].split()[1], headers, body.decode())
 
 
 def _failure(answer: Fail) -> bytes:
@@ -177,6 +313,23 @@ def _failure(answer: Fail) -> bytes:
     }
     lines = [f"HTTP/1.1 {answer.status} Scripted", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+def _whole(answer: Say) -> bytes:
+    """The answer in one piece, as OpenAI's format has it, for clients that do not stream."""
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": "".join(pieces)}}
+        for call_id, name, pieces in answer.calls
+    ]
+    message = {"role": "assistant", "content": "".join(answer.pieces), **({"tool_calls": calls} if calls else {})}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    body = json.dumps(
+        {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": _USED}
+    )
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return (head + body).encode()
 
 
 def _openai(answer: Say) -> Iterator[tuple[str, bytes]]:
@@ -197,13 +350,7 @@ def _openai(answer: Say) -> Iterator[tuple[str, bytes]]:
             yield "call", choice({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     finish = "length" if answer.stop == "length" else "tool_calls" if answer.calls else "stop"
     yield "end", choice({}, finish)
-    usage = {
-        "prompt_tokens": USAGE["input"],
-        "completion_tokens": USAGE["output"],
-        "total_tokens": USAGE["input"] + USAGE["output"],
-        "prompt_tokens_details": {"cached_tokens": USAGE["cached"]},
-    }
-    yield "end", chunk(usage=usage)
+    yield "end", chunk(usage=_USED)
     yield "end", b"data: [DONE]\n\n"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from understudy.actors.models import AnthropicModel, MissingExtraError, OpenAIModel, Price, ProviderError, _arguments
+from understudy.actors.models import AnthropicModel, MissingExtraError, OpenAIModel, Price, ProviderError, _room
 from understudy.protocol import Usage
 from understudy.protocol.model import (
     UNPARSED_ARGUMENTS,
@@ -255,10 +255,12 @@ def test_arguments_that_are_no_json_object_stay_a_call_the_loop_can_answer(
 def test_endless_arguments_are_kept_in_bounded_memory(
     make: Callable[..., ProviderModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They do not parse, even if what was kept of them would."""
-    monkeypatch.setattr(_arguments, "MAX_ARGUMENTS", 10)
-    events, _, _ = answer(make, Say(calls=[("t", "now", ['{"a": 1}  ', "  " * 50])]))
-    assert events[0] == ToolCall("t", "now", {UNPARSED_ARGUMENTS: '{"a": 1}  '})
+    """The answer is given up, even if what was kept of them would parse; what it has cost is told."""
+    monkeypatch.setattr(_room, "LONGEST_ANSWER", 5_000)
+    events, error, _ = answer(make, Say(calls=[("t", "now", ['{"a": 1}  ', "  " * 500])]))
+    assert error is not None
+    assert (error.kind, error.retryable) == ("runaway", False)
+    assert not [event for event in events if isinstance(event, ToolCall)]
 
 
 @both
@@ -278,7 +280,7 @@ def test_whole_calls_under_one_index_are_several_calls() -> None:
             self.index, self.id = index, call_id
             self.function = type("Function", (), {"name": name, "arguments": arguments})
 
-    calls = _Calls()
+    calls = _Calls(_room.Room("openai"))
     for piece in (
         Piece(0, "a", "x", '{"n": 1}'),
         Piece(0, "b", "y", "{}"),
@@ -495,7 +497,7 @@ def test_one_model_serves_several_event_loops(make: Callable[..., ProviderModel]
     async def test(model: ProviderModel, server: ModelServer) -> None:
         models.append(model)
         first = models[0]
-        first._settings["base_url"] = server.openai_url if make is openai_model else server.anthropic_url  # type: ignore[attr-defined]
+        first._settings["base_url"] = server.openai_url if make is openai_model else server.anthropic_url
         assert TextDelta("x") in [event async for event in first.complete(HELLO)]
         await first.close()
 

@@ -15,6 +15,7 @@ from understudy.persistence.operations import (
     AppendTurns,
     ClaimSession,
     CompleteSession,
+    CondenseResult,
     DeadLetter,
     DeleteRun,
     DeliveryFailed,
@@ -75,6 +76,10 @@ def result(run_id: RunId, reason: EndReason, generation: int) -> SubAgentResult:
     )  # fmt: skip
 
 
+def condensed(full: SubAgentResult, tokens: int) -> SubAgentResult:
+    return full.model_copy(update={"output": "s", "usage": Usage(input_tokens=tokens)})
+
+
 # Few names, so that operations meet; and few that are refused, as a refusal breaks the group up.
 runs = st.sampled_from([RunId("a"), RunId("b")])
 hosts = st.sampled_from(["h1", "h2"])
@@ -90,6 +95,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(StartRun, runs, times, hosts, generations),
     st.builds(Progress, runs, times, generations, st.builds(Usage, input_tokens=times), times),
     st.builds(FinishRun, results, times),
+    st.builds(CondenseResult, st.builds(condensed, results, times)),
     st.builds(MergeResult, runs, sessions, times, generations, st.none() | contexts, turns),
     st.builds(AppendTurns, sessions, times, turns),
     st.builds(SaveContext, sessions, times, contexts),

@@ -13,6 +13,7 @@ from understudy.persistence.operations import (
     AppendTurns,
     ClaimSession,
     CompleteSession,
+    CondenseResult,
     DeadLetter,
     DeleteRun,
     DeliveryFailed,
@@ -34,6 +35,7 @@ from understudy.persistence.operations import (
 from understudy.protocol import EndReason, Event, Failure, RunFacts, Usage
 from understudy.protocol.model import ToolCall, Turn
 from understudy.protocol.run_facts import IllegalFactsError
+from understudy.protocol.summary import ResultSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
     from understudy.persistence import RunRecord
     from understudy.persistence.operations import Answer, Operation
+
+SUMMARY = ResultSummary(task_complete=True, summary="short", conclusions=("it holds",), confidence=0.75)
 
 
 class Say:
@@ -165,6 +169,39 @@ class TestGenerations:
         ended = given.finish(1, generation=2, at=1300)
         late, right = given.merge(1), MergeResult(given.run_id(1), given.parent, 1400, generation=2)
         assert say(restarted, ended, late, right) == [True, True, False, True]
+
+
+class TestCondensing:
+    def test_a_waiting_result_becomes_shorter_and_what_was_said_stays(self, say: Say, given: Given) -> None:
+        """Its summary, what that cost, and the full output, which the result no longer has."""
+        ended = given.finish(1)
+        usage = Usage(input_tokens=7, output_tokens=3, cost_usd=0.5)
+        shorter = ended.result.model_copy(update={"output": "short", "usage": usage, "summary": SUMMARY})
+        assert say(CondenseResult(shorter), ended, CondenseResult(shorter), given.merge(1)) == [False, True, True, True]
+        assert say.store.runs.result(given.run_id(1)) == shorter
+        assert say.store.runs.full_output(given.run_id(1)) == ended.result.output
+        assert run(say.store, given).usage == usage
+
+    def test_a_full_output_that_was_stored_is_not_replaced(self, store: Store, given: Given) -> None:
+        """The head and tail it had been cut to are not what the run said."""
+        ended = given.finish(1)
+        store.transaction(given.opened(), *given.until("terminal", 1)).result(10)
+        store.transaction(FinishRun(ended.result, ended.at, full_output="all of it")).result(10)
+        shorter = CondenseResult(ended.result.model_copy(update={"output": "short"}))
+        assert store.transaction(shorter).result(10) == (True,)
+        assert store.runs.full_output(given.run_id(1)) == "all of it"
+
+    def test_nothing_else_is_condensed(self, say: Say, given: Given) -> None:
+        """Not what was delivered, not an older generation's, not another end's."""
+        delivered = CondenseResult(given.result(1, output="short"))
+        assert say(given.finish(1), given.merge(1), delivered) == [True, True, False]
+        other = CondenseResult(given.result(2, EndReason.FAILED, output="short"))
+        older = CondenseResult(given.result(2, generation=2, output="short"))
+        assert say(given.start(2), given.finish(2), other, older) == [True, True, False, False]
+        for number in (1, 2):
+            stored = say.store.runs.result(given.run_id(number))
+            assert stored is not None
+            assert stored.output == given.result(number).output
 
 
 class TestDelivery:

@@ -38,6 +38,7 @@ from understudy.protocol import (
     WorkingContext,
 )
 from understudy.protocol.model import ToolCall, Turn
+from understudy.protocol.summary import ResultSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,6 +135,13 @@ class Drawn:
             steps=self.rng.randrange(5),
         )
 
+    def summarized(self) -> SubAgentResult:
+        words = self.pick(TEXTS[:5])
+        summary = ResultSummary(
+            task_complete=True, summary=f"short {words}", key_data=(words, f"password: {words}"), confidence=0.5
+        )
+        return self.result().model_copy(update={"summary": summary, "output": summary.render()})
+
     def context(self) -> WorkingContext:
         return WorkingContext(tuple(self.rng.sample(("/a", "/b", "/ü"), 2)), self.maybe("/p"))
 
@@ -192,6 +200,7 @@ class Drawn:
                 ]
                 * 4
             ),
+            *([lambda: op.CondenseResult(self.summarized())] * 2),
             *(
                 [
                     lambda: op.MergeResult(

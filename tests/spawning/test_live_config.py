@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # Read by what comes later: results and their cast, what a child inherits, the model's turn loop.
 OF_LATER_ISSUES = {
-    "condensation_strategy",
-    "narrative_casting",
     "objective_reinforcement",
 }
 
@@ -112,6 +110,13 @@ def long_output(config: Config, _: Path) -> object:
 
     with a_host(ManualClock(), talk, config=config) as runtime:
         return len(runtime.session(MAIN).spawn(Spawn(task="x")).result(timeout=30).output)
+
+
+def condensed(config: Config, _: Path) -> object:
+    """At which level a short result comes back, with a model that could condense it."""
+    summary = '{"task_complete": true, "summary": "short", "confidence": 1}'
+    with a_host(ManualClock(), config=config, summarizer=ScriptedModel([summary])) as runtime:
+        return runtime.session(MAIN).spawn(Spawn(task="x")).result(timeout=30).condensation.level
 
 
 def file_kept(config: Config, folder: Path) -> object:
@@ -255,6 +260,8 @@ LIVE: dict[str, tuple[Scene, Config, Config]] = {
     "allow_agents": (who, {}, {"allow_agents": ("answer",)}),
     "max_total_children": (crowd, {}, {"max_total_children": 2}),
     "max_result_tokens": (long_output, {}, {"max_result_tokens": 100}),
+    "condensation_strategy": (condensed, {}, {"condensation_strategy": "always"}),
+    "narrative_casting": (note, {}, {"narrative_casting": False}),
     "result_retention_ms": (file_kept, {}, {"result_retention_ms": 3_600_000}),
     "result_tag_prefix": (note, {}, {"result_tag_prefix": "Report"}),
     "include_parent_history": (handed_down, {}, {"include_parent_history": "summary"}),

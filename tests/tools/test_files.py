@@ -312,3 +312,16 @@ class TestGrep:
         outcome = asyncio.run(main())
         assert outcome.is_error
         assert outcome.text.endswith("the search was stopped after 15 seconds: simplify the pattern or narrow the path")
+
+
+@pytest.mark.parametrize("path", [".mcp.json", "sub/.MCP.json", "link"])
+def test_the_file_that_names_mcp_servers_is_not_written(call: Call, roots: Roots, path: str) -> None:
+    """Who writes it runs programs with the next sub-agent, which is more than writing files."""
+    (roots.cwd / "link").symlink_to(".mcp.json")
+    outcome = call("file_write", path=path, content='{"mcpServers": {"x": {"command": "sh"}}}')
+    assert outcome == ToolOutcome(
+        f"{path!r} is not written by tools: it names programs that start with a sub-agent", is_error=True
+    )
+    (roots.cwd / ".mcp.json").write_text('{"mcpServers": {}}')
+    assert call("file_edit", path="link", old_text="{}", new_text='{"x": {"command": "sh"}}').is_error
+    assert (roots.cwd / ".mcp.json").read_text() == '{"mcpServers": {}}'

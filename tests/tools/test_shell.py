@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from understudy.actors.processes import Process
 from understudy.actors.tools import ToolContext, ToolOutcome, shell_tool
 from understudy.actors.tools._process import _Output
 from understudy.actors.tools.shell import MAX_OUTPUT
@@ -130,16 +131,16 @@ def test_cancellation_kills_the_whole_tree(roots: Roots, stopped_clock: ManualCl
 def test_cancellation_while_it_starts_kills_the_whole_tree(
     roots: Roots, stopped_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process may be there, with children, before asyncio says so: on a busy machine it often is."""
+    """The process may be there, with children, before the host hears so: on a busy machine it often is."""
     release = asyncio.Event()
-    start = asyncio.create_subprocess_exec
+    begun = Process.begun
 
-    async def start_slowly(*argv: Any, **options: Any) -> asyncio.subprocess.Process:
-        process = await start(*argv, **options)
+    async def begin_slowly(process: Process) -> tuple[int, str] | None:
+        refusal = await begun(process)
         await release.wait()
-        return process
+        return refusal
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
+    monkeypatch.setattr(Process, "begun", begin_slowly)
 
     async def end(running: asyncio.Future[ToolOutcome]) -> None:
         running.cancel()
