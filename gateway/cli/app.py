@@ -11,6 +11,7 @@ from understudy.gateway.cli import acting, following, listing, showing
 from understudy.gateway.cli.doctor import doctor
 from understudy.gateway.cli.harmless import one_line
 from understudy.gateway.cli.refusal import Exit, Refusal
+from understudy.gateway.cli.serving import serve
 from understudy.gateway.cli.settings import config
 from understudy.persistence import CorruptStoreError, ForeignStoreError, StoreError
 from understudy.protocol import ConfigError
@@ -77,4 +78,5 @@ app.command("sweep")(acting.sweep)
 app.command("kill")(acting.kill)
 app.command("follow-up")(acting.follow_up)
 app.command("doctor")(doctor)
+app.command("serve")(serve)
 app.add_typer(config, name="config")

@@ -42,12 +42,16 @@ def tail(
     """Follow what happens from now on, until Ctrl-C; with --run until that run's result is delivered."""
     key = None if session is None else session_key(session)
     with open_view(db) as view:
-        if run is not None and the_run(view, run).facts.delivered_at is not None:
-            _remark(f"run {run} is over: see `understudy show {run}`")
-            return
+        if run is not None:
+            the_run(view, run)
         label = lru_cache(_KNOWN_LABELS)(lambda name: _label(view, name))
         for event in heard(view, find_server(db), lambda: time.sleep(interval)):
-            if event["name"] == _GAP:
+            if event is None:
+                # Only now: whatever comes true from here on is heard.
+                if run is not None and the_run(view, run).facts.delivered_at is not None:
+                    _remark(f"run {run} is over: see `understudy show {run}`")
+                    return
+            elif event["name"] == _GAP:
                 _remark(f"{event['missed'] or 'some'} events came faster than they could be told")
             elif run in {None, event["run_id"]} and key in {None, event["session_key"]}:
                 if as_json:
@@ -60,18 +64,23 @@ def tail(
                     return
 
 
-def heard(view: StoreView, server: Server | None, pause: Callable[[], None]) -> Iterator[Document]:
-    """Events, one after the other, from the server; from the database where there is none, or it ends."""
+def heard(view: StoreView, server: Server | None, pause: Callable[[], None]) -> Iterator[Document | None]:
+    """Events, one after the other, from the server; from the database where there is none, or it ends.
+
+    None says that nothing is missed from here on.
+    """
     if server is not None:
         try:
             with server.listening() as events:
                 _remark(f"following {server.url}; Ctrl-C ends it")
+                yield None
                 yield from events
             _remark("the server has stopped")
         except ServerGone as error:
             _remark(str(error))
     mark = view.news.bookmark()
     _remark(f"following {view.path}; Ctrl-C ends it")
+    yield None
     while True:
         for event in view.news.since(mark):
             yield event_document(event)

@@ -254,3 +254,9 @@ class HealthView(BaseModel):
 
     status: str
     version: str
+
+
+class SweepView(BaseModel):
+    """How many runs were found to be ghosts, and ended."""
+
+    found: int

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import typer.main
 from typer.testing import CliRunner
 
 from understudy.gateway.cli.app import app
@@ -57,3 +58,12 @@ def run_of(runtime: Runtime, label: str) -> str:
     """The id of the run with that label."""
     (found,) = (record.run_id for record in runtime.runs().items if record.label == label and record.depth == 1)
     return str(found)
+
+
+def commands() -> dict[str, Any]:
+    """Every command by its full name."""
+    found: dict[str, Any] = {}
+    for name, command in typer.main.get_group(app).commands.items():
+        below = getattr(command, "commands", None)
+        found |= {name: command} if below is None else {f"{name} {other}": below[other] for other in below}
+    return found

@@ -6,15 +6,13 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import typer.main
-from _program import PROGRAM, understudy
+from _program import PROGRAM, commands, understudy
 from _stage import MAIN, a_host
 
 from understudy.actors.testing import ManualClock
-from understudy.gateway.cli.app import app
 from understudy.gateway.cli.refusal import Exit
 from understudy.protocol import Spawn
 
@@ -92,6 +90,17 @@ MISTAKES: list[tuple[tuple[str, ...], Exit, str]] = [
     (("follow-up", "r-1", " "), Exit.BAD_INPUT, "MESSAGE is empty: write"),
     (("follow-up", "r-1", "more", "--wait", "1000"), Exit.BAD_INPUT, "--wait"),
     (("sweep", "--fast"), Exit.BAD_INPUT, "No such option"),
+    # a host that cannot be
+    (("serve", "--app", "runners"), Exit.BAD_INPUT, "write it as module:attribute"),
+    (("serve", "--app", "nowhere:runners"), Exit.BAD_INPUT, "No module named 'nowhere'"),
+    (("serve", "--app", "sys:nothing"), Exit.BAD_INPUT, "has no attribute 'nothing'"),
+    (("serve", "--app", "sys:path"), Exit.BAD_INPUT, "is list: make it a mapping of names to runners"),
+    (("serve", "--config", "wrong.toml"), Exit.BAD_INPUT, "max_spawn_depth = 99 is not allowed: use"),
+    (("serve", "--port", "70000"), Exit.BAD_INPUT, "--port"),
+    (("serve", "--host", "example.org"), Exit.NOT_SO, "host 'example.org' is not allowed: use an IP address"),
+    (("serve", "--host", "192.0.2.1"), Exit.NOT_SO, "can be reached from elsewhere"),
+    (("serve", "--db", "text.db"), Exit.BAD_INPUT, "left as it is"),
+    (("serve", "--db", "nowhere/agents.db"), Exit.BAD_INPUT, "is no folder: make it, or give another path"),
     # configurations
     *((("config", *rest), Exit.BAD_INPUT, words) for file, words in (
         ("none.toml", "none.toml: cannot be read"),
@@ -143,15 +152,6 @@ def test_no_command_is_left_out() -> None:
     names = set(commands())
     tried = {" ".join(arguments[: 2 if arguments[0] == "config" else 1]) for arguments, _, _ in MISTAKES if arguments}
     assert names <= tried
-
-
-def commands() -> dict[str, Any]:
-    """Every command by its full name."""
-    found: dict[str, Any] = {}
-    for name, command in typer.main.get_group(app).commands.items():
-        below = getattr(command, "commands", None)
-        found |= {name: command} if below is None else {f"{name} {other}": below[other] for other in below}
-    return found
 
 
 @pytest.mark.slow
