@@ -68,9 +68,14 @@ class News:
         with self._reader.cursor() as cursor:
             cursor.execute("BEGIN")
             try:
+                # By number, both of them: the cost is that of what is new or open, not of what there is.
                 runs: list[Any] = cursor.execute(
-                    f"{_SELECT} WHERE id > ? OR id IN (SELECT value FROM json_each(?)) ORDER BY id",  # noqa: S608 - of our own
-                    (mark.run, json.dumps(list(mark.open))),
+                    f"""
+                    {_SELECT} WHERE id IN (
+                        SELECT value FROM json_each(?) UNION ALL SELECT id FROM runs WHERE id > ?)
+                    ORDER BY id
+                    """,  # noqa: S608 - of our own
+                    (json.dumps(list(mark.open)), mark.run),
                 ).fetchall()
                 recorded: list[Any] = cursor.execute(
                     """

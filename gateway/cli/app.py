@@ -2,9 +2,11 @@
 
 import os
 import sys
+from json import JSONDecodeError
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from understudy.gateway.cli import acting, following, listing, showing
@@ -35,10 +37,16 @@ class _Program(TyperGroup):
             raise _said(error, Exit.BAD_INPUT) from error
         except (StoreError, IllegalFactsError) as error:
             raise _said(error, Exit.NOT_SO) from error
+        except (ValidationError, JSONDecodeError) as error:
+            words = f"a row of the database cannot be read ({str(error).splitlines()[0]}): restore a copy of it"
+            raise _said(Refusal(words), Exit.NOT_SO) from error
         except BrokenPipeError:
             # Whoever read has read enough (`| head`), which is no failure; what is still buffered goes nowhere.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(Exit.OK) from None
+        except OSError as error:
+            words = f"{error.filename or 'the system'}: {error.strerror or error}"
+            raise _said(Refusal(words), Exit.BAD_INPUT) from error
         return answer
 
 

@@ -91,7 +91,7 @@ def _database(db: Path | None) -> Iterator[Finding]:
         return
     try:
         view = open_view(db)
-    except (Refusal, StoreError) as error:
+    except (Refusal, StoreError, OSError) as error:
         yield Finding("database", "broken", str(error))
         return
     with view:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -64,7 +64,7 @@ def tail(
                     return
 
 
-def heard(view: StoreView, server: Server | None, pause: Callable[[], None]) -> Iterator[Document | None]:
+def heard(view: StoreView, server: Server | None, pause: Callable[[], None]) -> Generator[Document | None, None, None]:
     """Events, one after the other, from the server; from the database where there is none, or it ends.
 
     None says that nothing is missed from here on.

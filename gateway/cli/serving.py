@@ -47,12 +47,13 @@ def serve(
         if error.name not in {"fastapi", "uvicorn", "starlette"}:
             raise
         raise Refusal(f"serving needs {error.name}: pip install 'understudy[server]'", Exit.BAD_INPUT) from error
+    database = db or DEFAULT_DB
+    if database.is_dir():
+        raise Refusal(f"{database} is a folder: give the path of the database in it", Exit.BAD_INPUT)
     config = load_config(file)
     runners = {} if app is None else runners_of(app)
     try:
-        asyncio.run(
-            http.serve(db or DEFAULT_DB, runners=runners, config=config, ready=_say_where, host=host, port=port)
-        )
+        asyncio.run(http.serve(database, runners=runners, config=config, ready=_say_where, host=host, port=port))
     except (http.NotServedError, http.TokenFileError) as error:
         raise Refusal(str(error)) from error
     except FileNotFoundError as error:

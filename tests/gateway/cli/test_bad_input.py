@@ -45,12 +45,16 @@ MISTAKES: list[tuple[tuple[str, ...], Exit, str]] = [
             ("text.db", "left as it is"),
             ("empty.db", "is empty: give the path"),
             ("other.db", "another program: give another path"),
+            ("x" * 5_000, "File name too long"),
         )
     ),
     *(
         (("doctor", "--db", db), Exit.NOT_SO, f"{words}")
         for db, words in (("none.db", "does not exist"), ("text.db", "left as it is"), ("damaged.db", "problems"))
     ),
+    *(((name, *rest, "--db", "unreadable.db"), Exit.NOT_SO, "cannot be read") for name, rest in (
+        ("runs", ("--json",)), ("tree", (MAIN,)),
+    )),
     # nobody serves
     *(
         ((name, *rest), Exit.NOBODY_SERVES, "nobody serves agents.db")
@@ -99,6 +103,7 @@ MISTAKES: list[tuple[tuple[str, ...], Exit, str]] = [
     (("serve", "--port", "70000"), Exit.BAD_INPUT, "--port"),
     (("serve", "--host", "example.org"), Exit.NOT_SO, "host 'example.org' is not allowed: use an IP address"),
     (("serve", "--host", "192.0.2.1"), Exit.NOT_SO, "can be reached from elsewhere"),
+    (("serve", "--db", "folder"), Exit.BAD_INPUT, "folder is a folder: give the path"),
     (("serve", "--db", "text.db"), Exit.BAD_INPUT, "left as it is"),
     (("serve", "--db", "nowhere/agents.db"), Exit.BAD_INPUT, "is no folder: make it, or give another path"),
     # configurations
@@ -121,8 +126,13 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "folder").mkdir()
     (folder / "empty.db").touch()
     (folder / "text.db").write_text("no database at all\n" * 300)
-    (folder / "damaged.db").write_bytes((folder / "agents.db").read_bytes())
-    for name, statement in (("other.db", "CREATE TABLE things (id)"), ("damaged.db", "DELETE FROM results")):
+    for copy in ("damaged.db", "unreadable.db"):
+        (folder / copy).write_bytes((folder / "agents.db").read_bytes())
+    for name, statement in (
+        ("other.db", "CREATE TABLE things (id)"),
+        ("damaged.db", "DELETE FROM results"),
+        ("unreadable.db", "UPDATE runs SET packet = '{'"),
+    ):
         with closing(sqlite3.connect(folder / name)) as connection, connection:
             connection.execute(statement)
     (folder / "broken.toml").write_text("max_spawn_depth = = 2")
