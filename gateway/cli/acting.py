@@ -21,7 +21,10 @@ def kill(
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a run and everything below it; what it said and used so far is kept."""
+    """End a run and everything below it.
+
+    What it said and used so far is kept.
+    """
     name = run_id(run)
     _something("--reason", reason)
     done = the_server(db).done(f"/api/runs/{name}/kill", {"reason": reason})
@@ -44,7 +47,7 @@ def follow_up(
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say more to a kept sub-agent, whose run this was: it remembers everything."""
+    """Say more to a kept sub-agent, whose run this was."""
     name = run_id(run)
     _something("MESSAGE", message)
     done = the_server(db).done(f"/api/runs/{name}/follow-up", {"message": message, "wait": wait})
@@ -76,7 +79,7 @@ def replay(
 
 
 def sweep(*, db: Db = None, as_json: AsJson = False) -> None:
-    """Sweep for ghosts now, instead of at the next interval."""
+    """Sweep for ghosts now."""
     done = the_server(db).done("/api/sweep", {})
     if as_json:
         print_json(done)

@@ -2,8 +2,9 @@
 
 import os
 import sys
+from importlib.metadata import version
 from json import JSONDecodeError
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from understudy.gateway.cli import acting, following, listing, showing
 from understudy.gateway.cli.doctor import doctor
 from understudy.gateway.cli.harmless import one_line
 from understudy.gateway.cli.refusal import Exit, Refusal
+from understudy.gateway.cli.screen import print_line
 from understudy.gateway.cli.serving import serve
 from understudy.gateway.cli.settings import config
 from understudy.persistence import CorruptStoreError, ForeignStoreError, StoreError
@@ -58,7 +60,6 @@ def _said(error: Exception, code: Exit) -> typer.Exit:
 app = typer.Typer(
     name="understudy",
     cls=_Program,
-    help="Look at a runtime's sub-agents, and act on them through its server.",
     no_args_is_help=True,
     add_completion=False,
     # Plain help and tracebacks: both are read in pipes and logs too, and locals may hold secrets.
@@ -67,9 +68,25 @@ app = typer.Typer(
 )
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print_line(f"understudy {version('understudy')}")
+        raise typer.Exit
+
+
+@app.callback()
+def understudy(
+    *,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and exit.")
+    ] = False,
+) -> None:
+    """Look at a runtime's sub-agents, and act on them through its server."""
+
+
 @app.command()
 def demo() -> None:
-    """Run the demo: a live tree in a terminal, plain text in a pipe."""
+    """Run the demo: a live tree, or plain text in a pipe."""
     from understudy.gateway.demo.play import play  # noqa: PLC0415 - the runtime is not needed for looking
 
     raise typer.Exit(play())

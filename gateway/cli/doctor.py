@@ -35,7 +35,10 @@ class Finding:
 
 
 def doctor(*, db: Db = None, as_json: AsJson = False) -> None:
-    """Check Python, SQLite, extras, the database and the server; exit code 1 if something is broken."""
+    """Check that everything is there, and well.
+
+    Python, SQLite, extras, the database and the server; exit code 1 if something is broken.
+    """
     findings = [*_python(), *_sqlite(), *_extras(), *_database(db), *_server(db)]
     broken = [finding for finding in findings if finding.verdict == "broken"]
     if as_json:

@@ -39,7 +39,10 @@ def tail(
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow what happens from now on, until Ctrl-C; with --run until that run's result is delivered."""
+    """Follow what happens, until Ctrl-C.
+
+    With --run until that run's result is delivered. Without a server less is heard: what the database records.
+    """
     key = None if session is None else session_key(session)
     with open_view(db) as view:
         if run is not None:

@@ -74,7 +74,7 @@ def search(
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search what was said in all sessions, those that are still running too."""
+    """Search what was said, in running sessions too."""
     if not query.strip():
         raise Refusal("the query is empty: give a word that was said", Exit.BAD_INPUT)
     where = None if session is None else session_key(session)

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import ipaddress
 import os
 import sys
 from collections.abc import Mapping
@@ -32,15 +33,13 @@ def serve(
         ),
     ] = None,
     file: Config = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="An address of this machine's own.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="A loopback address.")] = ("127.0.0.1"),
     port: Annotated[int, typer.Option("--port", min=0, max=_LARGEST_PORT, metavar="N", help="0 takes a free one.")] = (
         8427
     ),
     db: Db = None,
 ) -> None:
-    """Run a host on the database and serve it over HTTP; Ctrl-C ends both."""
+    """Run a host and its HTTP server, until Ctrl-C."""
     try:
         from understudy.gateway import http  # noqa: PLC0415 - needs its extra
     except ModuleNotFoundError as error:
@@ -50,6 +49,12 @@ def serve(
     database = db or DEFAULT_DB
     if database.is_dir():
         raise Refusal(f"{database} is a folder: give the path of the database in it", Exit.BAD_INPUT)
+    if not _of_this_machine(host):
+        raise Refusal(
+            f"host {host} is no loopback address: use 127.0.0.1; to serve others, call "
+            "understudy.gateway.http.serve(…, remote=True) from a program of your own",
+            Exit.BAD_INPUT,
+        )
     config = load_config(file)
     runners = {} if app is None else runners_of(app)
     try:
@@ -84,6 +89,13 @@ def runners_of(name: str) -> Mapping[str, Runner]:
             Exit.BAD_INPUT,
         )
     return runners
+
+
+def _of_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _say_where(here: "Whereabouts") -> None:

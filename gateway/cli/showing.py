@@ -46,7 +46,7 @@ def show(
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one run: its timeline, transcript, files, cost and result."""
+    """Show a run: timeline, transcript, files, cost, result."""
     with open_view(db) as view:
         record = the_run(view, run)
         said = [stored for stored in view.transcripts.turns(record.session_key) if stored.run_id == record.run_id]
@@ -94,7 +94,7 @@ def tree(
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a session, its sub-agents and theirs, each with its files."""
+    """Show a session, all below it, and their files."""
     with open_view(db) as view:
         if session is None:
             _list_sessions(view, as_json=as_json)

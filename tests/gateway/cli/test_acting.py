@@ -6,15 +6,20 @@ import json
 import re
 import signal
 import subprocess
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _program import PROGRAM, understudy
 from _stage import MAIN
 
+from understudy.actors import FunctionRunner, Runtime
 from understudy.gateway.cli.client import Server, the_server
+from understudy.gateway.http import create_token
 from understudy.persistence import Store
 from understudy.persistence.operations import DeadLetter
+from understudy.protocol import Spawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,16 +42,11 @@ def everybody():
 """
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A database that ``understudy serve`` serves; it ends in good order when it is told to."""
-    folder = tmp_path_factory.mktemp("served")
-    (folder / "staff.py").write_text(RUNNERS)
-    (folder / "agents.toml").write_text("max_children_per_agent = 50\n")
-    with Store.open(folder / "agents.db", wall_ms=lambda: 1) as store:
-        store.transaction(DeadLetter(1, "nobody listened", "a message")).result(timeout=10)
-    serving = [*PROGRAM, "serve", "--app", "staff:everybody", "--config", "agents.toml", "--port", "0"]
-    with subprocess.Popen(serving, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Path]:
+    """``understudy serve`` on a database of its own; it ends in good order when it is told to."""
+    command = [*PROGRAM, "serve", "--port", "0", *options]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         assert re.match(r"serving at http://127\.0\.0\.1:\d+ \(pid \d+\); the token is in \S+; Ctrl-C ends it", first)
@@ -56,6 +56,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             process.send_signal(signal.SIGTERM)
     assert process.returncode == 0
     assert not (folder / "agents.db.server").exists()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A database that is served, with a dead letter in it."""
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "staff.py").write_text(RUNNERS)
+    (folder / "agents.toml").write_text("max_children_per_agent = 50\n")
+    with Store.open(folder / "agents.db", wall_ms=lambda: 1) as store:
+        store.transaction(DeadLetter(1, "nobody listened", "a message")).result(timeout=10)
+    with serving(folder, "--app", "staff:everybody", "--config", "agents.toml") as database:
+        yield database
 
 
 @pytest.fixture
@@ -140,6 +152,33 @@ def test_tail_hears_the_server(served: Path, server: Server) -> None:
             tail.kill()
     assert names[0] == "session:sub_agent_spawned"
     assert "session:sub_agent_completed" in names  # which no database records
+
+
+def test_tail_goes_on_with_the_database_when_the_server_stops(tmp_path: Path) -> None:
+    """And says so; what a later host does is heard as before."""
+    with serving(tmp_path) as database:
+        following = [*PROGRAM, "tail", "--interval", "0.05", "--db", str(database)]
+        tail = subprocess.Popen(following, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert tail.stderr is not None
+        assert "following http://" in tail.stderr.readline()
+    try:
+        assert tail.stderr.readline() == "the server has stopped\n"
+        assert tail.stderr.readline() == f"following {database}; Ctrl-C ends it\n"
+        with Runtime(database, runners={"default": FunctionRunner(lambda packet, context: "done")}) as runtime:
+            run_id = runtime.session(MAIN).spawn(Spawn(task="go on", label="later")).run_id
+            assert tail.stdout is not None
+            assert tail.stdout.readline().endswith(f"{run_id} later  spawned: runner default\n")
+    finally:
+        tail.kill()
+        tail.communicate()
+
+
+def test_a_token_for_one_agent_cannot_sweep(served: Path, server: Server, tmp_path: Path) -> None:
+    """Ghosts are everybody's."""
+    (tmp_path / "token").write_text(create_token(served, agent_id="atlas"))
+    bound = replace(server, token_file=tmp_path / "token")
+    assert bound.ask("/api/health").status == 200
+    assert bound.tell("/api/sweep", {}).status == 404
 
 
 def test_reads_work_beside_the_server(served: Path, server: Server) -> None:

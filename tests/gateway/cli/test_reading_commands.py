@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from understudy.actors import Runtime
+
+
+def test_the_version_is_the_packages() -> None:
+    """Asked without any command."""
+    assert understudy("--version").out == f"understudy {version('understudy')}\n"
 
 
 def test_runs_lists_the_newest_first(host: Runtime) -> None:
