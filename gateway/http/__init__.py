@@ -4,7 +4,7 @@ from understudy.gateway.http.app import create_app
 from understudy.gateway.http.door import Rules
 from understudy.gateway.http.feed import Feed
 from understudy.gateway.http.hooks import HookHandler
-from understudy.gateway.http.serve import NotServedError, serve, serving
+from understudy.gateway.http.server import NotServedError, serve, serving
 from understudy.gateway.http.tokens import TokenFileError, Tokens, create_token, owner_token, tokens_of
 from understudy.gateway.http.whereabouts import Whereabouts, running_server
 

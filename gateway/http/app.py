@@ -6,11 +6,12 @@ import contextlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from understudy.gateway.http import hooks as host
 from understudy.gateway.http import letters, problems, runs, sessions, sse
+from understudy.gateway.http.caller import known_only
 from understudy.gateway.http.door import Door, Rules
 from understudy.gateway.http.feed import Feed
 from understudy.gateway.http.openapi import PROBLEMS, documented
@@ -53,6 +54,7 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
         responses=PROBLEMS,
+        dependencies=[Depends(known_only)],
         redirect_slashes=False,
     )
     app.state.runtime, app.state.feed, app.state.hooks = runtime, feed, hooks

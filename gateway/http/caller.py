@@ -1,10 +1,12 @@
 """Whoever asks, and all that is theirs to see and to act on."""
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 from pydantic import WithJsonSchema
+from starlette.exceptions import HTTPException
 
 from understudy.actors import AsyncRuntime, AsyncSession
 from understudy.actors.errors import NotSentError
@@ -12,6 +14,7 @@ from understudy.gateway.http.problems import UnknownError
 from understudy.gateway.http.schemas import MOST_ON_A_PAGE
 from understudy.persistence import DeadLetterRecord, Ledger, RunRecord, SessionRecord
 from understudy.protocol import RunId, SessionKey
+from understudy.protocol._explain import nearest
 
 LARGEST = 2**63 - 1
 """Of SQLite's integers."""
@@ -76,6 +79,17 @@ class Caller:
 
 def _caller(request: Request) -> Caller:
     return Caller(request.app.state.runtime, request.state.agent_id)
+
+
+def known_only(request: Request) -> None:
+    """Refuse a query parameter that the route does not have: a filter with a slip in it must not be none at all."""
+    route = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
+    known = [parameter["name"] for parameter in route.get("parameters", ()) if parameter["in"] == "query"]
+    for name in request.query_params:
+        if name not in known:
+            allowed = f"use {', '.join(known)}" if known else "this route has none"
+            words = f"query parameter {name[:60]!r} is not allowed{nearest(name, known)}: {allowed}"
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, words)
 
 
 Asking = Annotated[Caller, Depends(_caller)]

@@ -27,6 +27,9 @@ _BEARER = "bearer "
 EVENTS = "/api/events"
 """The one answer that has no end, and so no time to be ready in."""
 
+MOST_BYTES = 1_048_576
+PATIENCE_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -36,9 +39,9 @@ class Rules:
     """``name:port`` as in the Host header. A page that has its own name point here (DNS rebinding) is none of them."""
     origins: frozenset[str] = field(default_factory=frozenset)
     """Origins of pages besides this server's own whose scripts may ask."""
-    most_bytes: int = 1_048_576
+    most_bytes: int = MOST_BYTES
     """The largest body."""
-    patience: float = 60.0
+    patience: float = PATIENCE_SECONDS
     """Seconds a request may take, its body included."""
 
 

@@ -18,7 +18,7 @@ from understudy.actors import AsyncRuntime
 from understudy.actors._kernel.loop import DEFAULT_GRACE
 from understudy.actors.host import process_started
 from understudy.gateway.http.app import create_app
-from understudy.gateway.http.door import Rules
+from understudy.gateway.http.door import PATIENCE_SECONDS, Rules
 from understudy.gateway.http.feed import Feed
 from understudy.gateway.http.tokens import owner_token, tokens_of
 from understudy.gateway.http.whereabouts import Whereabouts, announced, running_server
@@ -79,12 +79,14 @@ async def serving(
     origins: Iterable[str] = (),
     hooks: HookHandler | None = None,
     feed: Feed | None = None,
+    patience: float = PATIENCE_SECONDS,
     grace: float = DEFAULT_GRACE,
 ) -> AsyncIterator[Whereabouts]:
     """Serve an open runtime on its own loop while inside; ``database`` is where its token and its address stand.
 
     ``port`` 0 takes a free one. Another ``host`` than the loopback's needs ``remote``. ``names`` are further
-    ``name:port`` by which requests may call this server, ``origins`` further pages whose scripts may ask.
+    ``name:port`` by which requests may call this server, ``origins`` further pages whose scripts may ask. A request
+    may take ``patience`` seconds, and what is under way at the end ``grace``.
     """
     database = _absolute(database)
     there = running_server(database)
@@ -97,7 +99,7 @@ async def serving(
         allowed = {f"{shown}:{port}", *(name.lower() for name in names)}
         if ipaddress.ip_address(address).is_loopback:
             allowed |= {f"localhost:{port}", f"{LOOPBACK}:{port}", f"[::1]:{port}"}
-        rules = Rules(hosts=frozenset(allowed), origins=frozenset(origins))
+        rules = Rules(hosts=frozenset(allowed), origins=frozenset(origins), patience=patience)
         token_file = owner_token(database)
         app = create_app(runtime, tokens=tokens_of(database), rules=rules, hooks=hooks, feed=feed)
         config = uvicorn.Config(
