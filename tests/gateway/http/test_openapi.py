@@ -50,6 +50,7 @@ ROUTES = [
     ("POST", "/api/dead-letters/{number}/replay"),
     ("POST", "/api/hooks/{harness}/{event}"),
     ("GET", "/api/health"),
+    ("POST", "/api/sweep"),
 ]
 STREAM = "GET", "/api/events"
 
