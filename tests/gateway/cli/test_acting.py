@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _program import PROGRAM, understudy
+from _scene import elsewhere  # noqa: F401 - fixtures
 from _stage import MAIN
 
 from understudy.actors import FunctionRunner, Runtime

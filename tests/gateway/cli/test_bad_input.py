@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from _program import PROGRAM, commands, understudy
+from _scene import elsewhere  # noqa: F401 - fixtures
 from _stage import MAIN, a_host
 
 from understudy.actors.testing import ManualClock

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from _program import run_of, understudy
+from _scene import a_host_at_work, elsewhere  # noqa: F401 - fixtures
 
 from understudy.actors.host import process_started
 from understudy.gateway.cli.client import find_server

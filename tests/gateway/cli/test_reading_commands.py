@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from _program import PROGRAM, run_of, understudy
+from _scene import a_host_at_work, elsewhere  # noqa: F401 - fixtures
 from _stage import MAIN
 
 from understudy.persistence.operations import AppendTurns, DeadLetter, OpenSession

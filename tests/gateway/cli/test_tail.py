@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from _program import run_of, understudy
+from _scene import a_host_at_work, elsewhere  # noqa: F401 - fixtures
 from _stage import MAIN
 
 from understudy.gateway.cli import following

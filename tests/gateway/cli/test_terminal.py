@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from _program import run_of
+from _scene import a_host_at_work, elsewhere  # noqa: F401 - fixtures
 from _stage import MAIN
 
 if TYPE_CHECKING:

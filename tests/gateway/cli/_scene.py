@@ -1,4 +1,4 @@
-"""What the command line's tests start from: a folder of their own, and a database with something in it."""
+"""Fixtures for the command line's tests to import: a folder of their own, a database with something in it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder of its own, whatever the environment says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("UNDERSTUDY_DB", raising=False)
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Runtime]:
+@pytest.fixture(name="host")
+def a_host_at_work(tmp_path: Path) -> Iterator[Runtime]:
     """A running host on agents.db: one child has completed, one has a child of its own, one still works."""
     (tmp_path / "notes.txt").write_text("a note\n")
     runners = {"worker": worker, "grandchild": worker}
