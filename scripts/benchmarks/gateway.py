@@ -73,7 +73,7 @@ def _listen(url: str, token_file: str) -> None:
                 waiting.unregister(key.fileobj)
 
 
-async def _served(listened: bool) -> tuple[float, int]:
+async def _served(*, listened: bool) -> tuple[float, int]:
     """Seconds for all children, and by how many bytes the process grew."""
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder) / "agents.db"
@@ -87,8 +87,8 @@ async def _served(listened: bool) -> tuple[float, int]:
                 return taken, resident() - before
 
 
-def _seconds(listened: bool) -> float:
-    return asyncio.run(_served(listened))[0]
+def _seconds(*, listened: bool) -> float:
+    return asyncio.run(_served(listened=listened))[0]
 
 
 def _growth(system: str) -> float:
@@ -99,7 +99,9 @@ def _growth(system: str) -> float:
 
 def measure(runs: int) -> list[Ratio]:
     """All of it."""
-    taken = interleaved({"alone": partial(_seconds, False), "heard": partial(_seconds, True)}, runs, told_seconds)
+    taken = interleaved(
+        {"alone": partial(_seconds, listened=False), "heard": partial(_seconds, listened=True)}, runs, told_seconds
+    )
     each = {name: statistics.median(run[name] for run in taken) / CHILDREN * 1e6 for name in taken[0]}
     alone, heard = _growth("alone"), _growth("heard")
     return [
@@ -123,4 +125,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "listen":
         _listen(*sys.argv[2:])
     else:
-        print(asyncio.run(_served(sys.argv[1] == "heard"))[1])
+        print(asyncio.run(_served(listened=sys.argv[1] == "heard"))[1])

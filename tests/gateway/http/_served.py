@@ -8,7 +8,7 @@ import json
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import httpx
 
@@ -157,7 +157,7 @@ class Listener:
         self.seen = last_seen or ""
         self.comments: list[str] = []
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> Self:
         self.response = self._stream.__enter__()
         assert self.response.status_code == 200, self.response.read()
         self._lines = self.response.iter_lines()

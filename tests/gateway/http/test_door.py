@@ -41,8 +41,23 @@ def ask(server: Served, *headers: tuple[str, str], method: str = "GET", path: st
     return int(answer.split(b" ", 2)[1]), answer.decode()
 
 
-HOSTS = ["evil.example", "127.0.0.1.evil.example", "localhost", "127.0.0.1:9", "evil.example:{port}", "127.1:{port}", ""]
-ORIGINS = ["null", "http://evil.example", "http://evil.example:{port}", "https://127.0.0.1:{port}", "file://", ELSEWHERE]
+HOSTS = [
+    "evil.example",
+    "127.0.0.1.evil.example",
+    "localhost",
+    "127.0.0.1:9",
+    "evil.example:{port}",
+    "127.1:{port}",
+    "",
+]
+ORIGINS = [
+    "null",
+    "http://evil.example",
+    "http://evil.example:{port}",
+    "https://127.0.0.1:{port}",
+    "file://",
+    ELSEWHERE,
+]
 TOKENS = ["", "Bearer ", "Bearer x", "Basic {token}", "{token}", "Bearer {token}x", "Bearer {short}", "Bearer  {token}"]
 GOOD = "127.0.0.1:{port}", None, "Bearer {token}"
 HOSTILE = [
@@ -183,18 +198,16 @@ def test_no_token_is_ever_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("host", "words"),
     [
-        ({"host": "0.0.0.0"}, "can be reached from elsewhere: allow that explicitly, or use 127.0.0.1"),  # noqa: S104
-        ({"host": "example.com"}, "host 'example.com' is not allowed: use an IP address"),
-        ({"host": "::"}, "can be reached from elsewhere"),
+        ("0.0.0.0", "can be reached from elsewhere: allow that explicitly, or use 127.0.0.1"),  # noqa: S104
+        ("example.com", "host 'example.com' is not allowed: use an IP address"),
+        ("::", "can be reached from elsewhere"),
     ],
 )
-def test_another_address_than_the_loopbacks_must_be_wanted(
-    tmp_path: Path, options: dict[str, str], words: str
-) -> None:
+def test_another_address_than_the_loopbacks_must_be_wanted(tmp_path: Path, host: str, words: str) -> None:
     """A slip of the pen opens nothing."""
-    with pytest.raises(NotServedError, match=words), served(tmp_path, **options):
+    with pytest.raises(NotServedError, match=words), served(tmp_path, host=host):
         pass
 
 

@@ -156,11 +156,13 @@ def test_a_stalled_listener_loses_its_own_backlog_and_nobody_elses(
     monkeypatch.setattr("understudy.gateway.http.feed._PAUSE_A_LISTENER", 0)
     told = Event("session:sub_agent_progress", 1, SessionKey(MAIN), data={"text": "word " * 800})
 
-    async def happen(times: int) -> None:
-        for _ in range(times):
-            server.runtime._backstage.bus.emit(told)
-
     with served(tmp_path, feed={"replay": 200}) as server:
+        bus = server.runtime._backstage.bus
+
+        async def happen(times: int) -> None:
+            for _ in range(times):
+                bus.emit(told)
+
         place = urlsplit(server.url)
         with socket.socket() as stalled:
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -187,8 +189,10 @@ def test_a_stalled_listener_loses_its_own_backlog_and_nobody_elses(
 @given(st.lists(st.one_of(st.integers(1, 30), st.just(0)), max_size=40), st.integers(1, 12))
 def test_every_number_is_read_once_or_counted_as_missed(steps: list[int], size: int) -> None:
     """However adding and reading alternate: what a reader hears, and what its gaps count, add up to everything."""
+
     async def play() -> None:
-        ring, place, heard, missed = Ring("e", size), 1, [], 0
+        ring, place, missed = Ring("e", size), 1, 0
+        heard: list[int] = []
 
         def read() -> None:
             nonlocal place, missed
@@ -244,5 +248,3 @@ def test_a_listener_who_left_is_forgotten(server: Served) -> None:
         while server.feed.listeners > 1:
             server.finished()
             listener.until(DELIVERED)
-
-

@@ -7,7 +7,6 @@ import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from _served import MAIN, PATIENCE, Served, served
 
@@ -19,6 +18,8 @@ from understudy.protocol import SessionKey
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    import httpx
 
     from understudy.actors.runners import AsyncFunctionContext
     from understudy.protocol import SpawnPacket
@@ -202,7 +203,13 @@ def test_a_refused_spawn_has_its_reason_and_its_limit(
         ("GET", "/api/runs?cursor=abc", None, 422, "cursor = 'abc' is not allowed: String should match"),
         ("GET", "/api/runs?status=odd", None, 422, "status = 'odd' is not allowed: Input should be 'pending', 'run"),
         ("GET", "/api/runs?since=99999999999999999999", None, 422, "since = '99999999999999999999' is not allowed"),
-        ("GET", "/api/runs?sesion_key=x", None, 422, "'sesion_key' is not allowed (did you mean 'session_key'?): use se"),
+        (
+            "GET",
+            "/api/runs?sesion_key=x",
+            None,
+            422,
+            "'sesion_key' is not allowed (did you mean 'session_key'?)",
+        ),
         ("GET", "/api/runs/none?limit=1", None, 422, "query parameter 'limit' is not allowed: this route has none"),
         ("GET", "/api/runs/UPPER", None, 422, "run id 'UPPER' is not allowed: use 1 to 80 lower-case letters"),
         ("GET", "/api/sessions/%2e%2e%5c/transcript", None, 422, "session key '..\\\\' is not allowed: use 1 to 200"),
@@ -305,7 +312,11 @@ class _Hooks:
 def test_hooks_are_handed_to_who_understands_them(tmp_path: Path) -> None:
     """With the token's agent; what it raises is an answer, and what it does not finish is ended."""
     hooks = _Hooks()
-    with served(tmp_path, hooks=hooks, patience=0.2) as server, server.client() as client, server.bound("atlas") as atlas:
+    with (
+        served(tmp_path, hooks=hooks, patience=0.2) as server,
+        server.client() as client,
+        server.bound("atlas") as atlas,
+    ):
         path = "/api/hooks/claude-code"
         for somebody in (client, atlas):
             answer = somebody.post(f"{path}/SubagentStart", json={"session_id": "s"})

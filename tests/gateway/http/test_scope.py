@@ -145,7 +145,7 @@ def test_a_stream_tells_of_ones_own_runs_and_counts_no_others(world: World, mine
     world.grow(other)
     world.grow(mine)
     with Listener(world.server, world.starts[mine], client=world.server.client(token)) as listener:
-        heard = []
+        heard: list[tuple[str, dict[str, Any]]] = []
         while len([name for name, _ in heard if name == DELIVERED]) < len(world.runs[mine]):
             heard.append(listener.next())
         last = int(listener.seen.rpartition("-")[2])
