@@ -1,5 +1,11 @@
 """HTTP: how other programs reach a runtime. Behind the extra ``server``."""
 
+try:
+    import fastapi  # noqa: F401 - only whether it is there
+    import uvicorn  # noqa: F401 - likewise
+except ModuleNotFoundError as missing:
+    raise ImportError(f'there is no {missing.name}: run `pip install "understudy[server]"`') from None
+
 from understudy.gateway.http.app import create_app
 from understudy.gateway.http.door import Rules
 from understudy.gateway.http.feed import Feed

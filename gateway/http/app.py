@@ -42,6 +42,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        app.openapi()  # it takes a moment, which is nobody's first request's
         async with feed.running():
             yield
 

@@ -77,11 +77,11 @@ class Caller:
         return await self.runtime.session(record.root_session_key)
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     return Caller(request.app.state.runtime, request.state.agent_id)
 
 
-def known_only(request: Request) -> None:
+async def known_only(request: Request) -> None:
     """Refuse a query parameter that the route does not have: a filter with a slip in it must not be none at all."""
     route = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
     known = [parameter["name"] for parameter in route.get("parameters", ()) if parameter["in"] == "query"]

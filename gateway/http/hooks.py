@@ -1,5 +1,6 @@
 """Hooks of agent harnesses, handed to whoever understands them; and the server's own health."""
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from importlib.metadata import version
@@ -11,6 +12,8 @@ from starlette.exceptions import HTTPException
 from understudy.gateway.http.caller import Asking
 from understudy.gateway.http.problems import UnknownError
 from understudy.gateway.http.schemas import HealthView, SweepView
+
+logger = logging.getLogger("understudy")
 
 router = APIRouter(prefix="/api", tags=["host"])
 
@@ -38,7 +41,8 @@ async def hook(caller: Asking, request: Request, harness: Word, event: Word, pay
         raise UnknownError
     try:
         return dict(await handler(harness, event, payload, agent_id=caller.agent_id))
-    except LookupError:
+    except LookupError as error:
+        logger.warning("nobody understands the event %s of %s: %r", event, harness, error)
         raise UnknownError from None
     except ValueError as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None

@@ -89,9 +89,7 @@ async def serving(
     may take ``patience`` seconds, and what is under way at the end ``grace``.
     """
     database = _absolute(database)
-    there = running_server(database)
-    if there is not None:
-        raise NotServedError(f"{database} is served already, at {there.url} (pid {there.pid}): use that, or stop it")
+    _refuse_a_second(database)
     feed = feed or Feed(runtime)
     with _bound(host, port, remote=remote) as listener:
         address, port = listener.getsockname()[:2]
@@ -151,6 +149,7 @@ async def serve(
     ``hooks`` makes the harness side once the runtime is open; ``ready`` is told where the server is. The rest is
     as for `serving`.
     """
+    _refuse_a_second(_absolute(database))  # before anything of it is opened
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -177,6 +176,12 @@ async def serve(
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def _refuse_a_second(database: Path) -> None:
+    there = running_server(database)
+    if there is not None:
+        raise NotServedError(f"{database} is served already, at {there.url} (pid {there.pid}): use that, or stop it")
 
 
 def _absolute(path: Path | str) -> Path:
