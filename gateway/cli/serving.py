@@ -42,10 +42,8 @@ def serve(
     """Run a host and its HTTP server, until Ctrl-C."""
     try:
         from understudy.gateway import http  # noqa: PLC0415 - needs its extra
-    except ModuleNotFoundError as error:
-        if error.name not in {"fastapi", "uvicorn", "starlette"}:
-            raise
-        raise Refusal(f"serving needs {error.name}: pip install 'understudy[server]'", Exit.BAD_INPUT) from error
+    except ImportError as error:
+        raise Refusal(str(error), Exit.BAD_INPUT) from error
     database = db or DEFAULT_DB
     if database.is_dir():
         raise Refusal(f"{database} is a folder: give the path of the database in it", Exit.BAD_INPUT)

@@ -168,17 +168,23 @@ def test_no_command_is_left_out() -> None:
 
 
 @pytest.mark.slow
-def test_without_the_extra_there_is_one_sentence() -> None:
+@pytest.mark.parametrize(
+    ("missing", "command", "words"),
+    [
+        ("typer", "runs", "the command line needs typer: pip install 'understudy[cli]'"),
+        ("fastapi", "serve", 'there is no fastapi: run `pip install "understudy[server]"`'),
+    ],
+)
+def test_without_its_extra_a_command_is_one_sentence(missing: str, command: str, words: str) -> None:
     """Which says what to install. Slow: it starts a Python."""
     program = (
         "import sys\n"
-        "sys.modules['typer'] = None\n"  # as if it were not installed: importing it raises ModuleNotFoundError
+        f"sys.modules[{missing!r}] = None\n"  # as if it were not installed: importing it raises ModuleNotFoundError
         "from understudy.gateway.cli.__main__ import main\n"
         "main()\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "understudy: the command line needs typer: pip install 'understudy[cli]'\n"
+    ran = subprocess.run([sys.executable, "-c", program, command], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"understudy: {words}\n")
 
 
 @pytest.mark.slow
