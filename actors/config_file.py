@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PREFIX = "UNDERSTUDY_"
+_OTHERS = {"UNDERSTUDY_DB"}  # which database the command line means: no setting of a runtime
 
 
 def load_config(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> RuntimeConfig:
@@ -52,7 +53,9 @@ def read_toml(path: Path) -> dict[str, object]:
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     return {
-        name.removeprefix(_PREFIX).lower(): _value(text) for name, text in environ.items() if name.startswith(_PREFIX)
+        name.removeprefix(_PREFIX).lower(): _value(text)
+        for name, text in environ.items()
+        if name.startswith(_PREFIX) and name not in _OTHERS
     }
 
 

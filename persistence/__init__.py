@@ -15,6 +15,7 @@ from understudy.persistence.errors import (
 from understudy.persistence.ingest import Ingested
 from understudy.persistence.ledger import Ledger
 from understudy.persistence.memory import MemoryStore
+from understudy.persistence.reading import StoreView
 from understudy.persistence.records import (
     Checkpoint,
     Compaction,
@@ -56,6 +57,7 @@ __all__ = [
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
+    "StoreView",
     "StoredTurn",
     "operations",
 ]

@@ -47,6 +47,24 @@ def connect_reader(path: str, *, busy_timeout_ms: int) -> sqlite3.Connection:
     return connection
 
 
+def connect_onlooker(file: Path, *, alone: bool, busy_timeout_ms: int) -> sqlite3.Connection:
+    """A connection that leaves the file as it is; and ``alone``, without locks, what lies beside it too."""
+    return _open(str(file), busy_timeout_ms, mode=_mode(alone=alone))
+
+
+def look(file: Path, *, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
+    """Raise if the file is not ours or not well, without a trace."""
+    try:
+        _look(file, busy_timeout_ms, migrations)
+    except sqlite3.DatabaseError as error:
+        raise _as_found(error, str(file)) from error
+
+
+def watched(file: Path) -> bool:
+    """Whether there is a log beside the file: somebody has it open, or died with it open."""
+    return any(Path(f"{file}{log}").exists() for log in ("-wal", "-journal"))
+
+
 def prepare(path: str, *, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
     """Make sure that ``path`` is ours, healthy as far as a quick look tells, and of the current version.
 
@@ -60,11 +78,15 @@ def prepare(path: str, *, busy_timeout_ms: int, migrations: Sequence[Migration])
             _look(file, busy_timeout_ms, migrations)
         _bring_forward(str(file), busy_timeout_ms, migrations)
     except sqlite3.DatabaseError as error:
-        if _damaged(error):
-            raise CorruptStoreError(
-                f"{path} is damaged and was left as it is: restore a copy, or give another path ({error})"
-            ) from error
-        raise explained(error) from error
+        raise _as_found(error, path) from error
+
+
+def _as_found(error: sqlite3.DatabaseError, path: str) -> BaseException:
+    if _damaged(error):
+        return CorruptStoreError(
+            f"{path} is damaged and was left as it is: restore a copy, or give another path ({error})"
+        )
+    return explained(error)
 
 
 def _create(file: Path, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
@@ -106,15 +128,14 @@ def _look(file: Path, busy_timeout_ms: int, migrations: Sequence[Migration]) -> 
     file open, and it is read as it lies there ("immutable").
     """
     try:
-        _read_roots(file, _mode(file), busy_timeout_ms, migrations)
+        _read_roots(file, _mode(alone=not watched(file)), busy_timeout_ms, migrations)
     except (ForeignStoreError, sqlite3.DatabaseError):
         # That is reading without locks, and somebody may have come and gone: only what shows twice is believed.
-        _read_roots(file, _mode(file), busy_timeout_ms, migrations)
+        _read_roots(file, _mode(alone=not watched(file)), busy_timeout_ms, migrations)
 
 
-def _mode(file: Path) -> str:
-    logged = any(Path(f"{file}{log}").exists() for log in ("-wal", "-journal"))
-    return "ro" if logged else "ro&immutable=1"
+def _mode(*, alone: bool) -> str:
+    return "ro&immutable=1" if alone else "ro"
 
 
 def _read_roots(file: Path, mode: str, busy_timeout_ms: int, migrations: Sequence[Migration]) -> None:
@@ -144,10 +165,10 @@ def _damaged(error: sqlite3.DatabaseError) -> bool:
     return code is not None and code & 0xFF in _DAMAGED
 
 
-def _open(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
+def _open(path: str, busy_timeout_ms: int, mode: str = "rw") -> sqlite3.Connection:
     # mode=rw: a file that vanished under us is an error, not an empty database.
     return sqlite3.connect(
-        path if path == MEMORY else _uri(path, "rw"),
+        path if path == MEMORY else _uri(path, mode),
         uri=path != MEMORY,
         isolation_level=None,
         timeout=busy_timeout_ms / 1000,

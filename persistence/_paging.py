@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LARGEST = 2**63 - 1  # of SQLite's integers
+OF_AGENT = "(SELECT agent_id FROM sessions WHERE sessions.session_key = {}) = ?"
+"""Whose session a column names, asked row by row: a page needs a few rows, an agent may have any number of sessions."""
 
 
 def page(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from understudy.persistence._paging import page
+from understudy.persistence._paging import OF_AGENT, page
 from understudy.persistence.records import LateEnding, Page, RunRecord
 from understudy.protocol import EndReason, Event, Failure, RunFacts, RunId, SessionKey, SubAgentResult, Usage
 
@@ -58,6 +58,7 @@ class Runs:
         parent_session_key: str | None = None,
         parent_run_id: str | None = None,
         root_session_key: str | None = None,
+        agent_id: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[RunRecord]:
@@ -75,6 +76,9 @@ class Runs:
             if value is not None:
                 conditions.append(f"{column} = ?")
                 values.append(value)
+        if agent_id is not None:
+            conditions.append(OF_AGENT.format("runs.parent_session_key"))
+            values.append(agent_id)
         if status is not None:
             conditions.append(_STATUS[status])
         if since is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from understudy.persistence._paging import page
+from understudy.persistence._paging import OF_AGENT, page
 from understudy.persistence.records import (
     Checkpoint,
     DeadLetterRecord,
@@ -166,6 +166,7 @@ class DeadLetters:
         self,
         *,
         session_key: str | None = None,
+        agent_id: str | None = None,
         replayed: bool = False,
         limit: int = 100,
         cursor: str | None = None,
@@ -173,6 +174,9 @@ class DeadLetters:
         """Dead letters, the newest first; with ``replayed`` those put back on the road too."""
         conditions = [] if replayed else ["replayed_at IS NULL"]
         values: list[Value] = []
+        if agent_id is not None:
+            conditions.append(OF_AGENT.format("dead_letters.session_key"))
+            values.append(agent_id)
         if session_key is not None:
             conditions.append("session_key = ?")
             values.append(session_key)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from understudy.gateway.demo.acts import first_act, second_act
-from understudy.gateway.demo.workers import write_project
+from understudy.gateway.demo.play import play
 
 
 def main() -> int:
@@ -20,15 +17,7 @@ def main() -> int:
             return second_act(folder)
         first_act(folder)
         return 1  # it was to be killed
-    with tempfile.TemporaryDirectory(prefix="understudy-demo-") as name:
-        folder = Path(name)
-        write_project(folder / "project")
-        first, second = ([sys.executable, "-m", "understudy.gateway.demo", act, name] for act in ("first", "second"))
-        ended = subprocess.run(first, check=False).returncode  # noqa: S603 - this very module
-        if ended != -signal.SIGKILL:
-            print(f"the first host should have been killed, and ended with {ended}", file=sys.stderr)
-            return 1
-        return subprocess.run(second, check=False).returncode  # noqa: S603 - this very module
+    return play()
 
 
 if __name__ == "__main__":

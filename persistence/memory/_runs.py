@@ -45,6 +45,7 @@ class MemoryRuns(Runs):
         parent_session_key: str | None = None,
         parent_run_id: str | None = None,
         root_session_key: str | None = None,
+        agent_id: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[RunRecord]:
@@ -60,13 +61,15 @@ class MemoryRuns(Runs):
         wanted = {name: value for name, value in given.items() if value is not None}
         found: list[Values] = []
         with self._tables:
-            among = self._tables.runs if parent_session_key is None else self._tables.children[parent_session_key]
+            mine = {} if parent_session_key is None else self._tables.children.get(parent_session_key, {})
+            among = self._tables.runs if parent_session_key is None else mine
             for run in reversed(among.values()):
                 if (
                     run.number < before
                     and all(run.value(name) == value for name, value in wanted.items())
                     and (status is None or _status(run) == status)
                     and (since is None or run.accepted_at >= since)
+                    and (agent_id is None or self._tables.agent_of(run.parent_session_key) == agent_id)
                 ):
                     found.append(self._row(run))
                     if len(found) > limit:

@@ -164,6 +164,7 @@ class MemoryDeadLetters(DeadLetters):
         self,
         *,
         session_key: str | None = None,
+        agent_id: str | None = None,
         replayed: bool = False,
         limit: int = 100,
         cursor: str | None = None,
@@ -176,6 +177,7 @@ class MemoryDeadLetters(DeadLetters):
                 if letter.id < before
                 and (replayed or letter.replayed_at is None)
                 and (session_key is None or letter.session_key == session_key)
+                and (agent_id is None or self._tables.agent_of(letter.session_key) == agent_id)
             ]
         return cut(found[: limit + 1], limit, lambda row: self._discreet(row[0]))
 

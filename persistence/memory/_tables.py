@@ -204,6 +204,11 @@ class Tables:
         self.last_turn = 0
         self.last_checkpoint = 0
 
+    def agent_of(self, session_key: str | None) -> str | None:
+        """Whose session that is; None for one that is not there."""
+        session = None if session_key is None else self.sessions.get(session_key)
+        return None if session is None else session.opened.agent_id
+
     def __enter__(self) -> None:
         self.turn.acquire()
         try:

@@ -8,7 +8,7 @@ import platform
 import sys
 from pathlib import Path
 
-SUITES = ("kernel", "store", "lifecycle", "models")
+SUITES = ("kernel", "store", "lifecycle", "models", "gateway")
 
 
 def main() -> int:

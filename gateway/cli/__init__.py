@@ -1,0 +1,1 @@
+"""The command line: ``understudy``, or ``python -m understudy.gateway.cli``."""

@@ -1,0 +1,140 @@
+"""The last events, numbered: one buffer for all who listen, each of them nothing but a place in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from understudy.protocol import Event
+
+CHUNK = 65_536
+"""Bytes after which a chunk is full. What a listener who does not read leaves in memory is this and uvicorn's own."""
+# Listeners at the same place get the same bytes; more places than this at once are not worth remembering.
+_REMEMBERED = 64
+_LONGEST_NUMBER = 15
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events a listener asked for; empty is all of them."""
+
+    names: frozenset[str] = frozenset()
+    run_id: str | None = None
+    session_key: str | None = None
+
+    def __call__(self, event: Event) -> bool:
+        """Whether ``event`` is one."""
+        return (
+            (not self.names or event.name in self.names)
+            and (self.run_id is None or event.run_id == self.run_id)
+            and (self.session_key is None or event.session_key == self.session_key)
+        )
+
+
+class Ring:
+    """Events of one scope. The oldest make room for the newest, whether anybody has read them or not."""
+
+    def __init__(self, epoch: str, size: int) -> None:
+        self.next = 1
+        """The number the next event will have."""
+        self._epoch = epoch
+        self._size = size
+        self._events: list[Event | None] = [None] * size
+        # Written once for all, when the first listener needs it: most bursts are over before anybody reads all of it.
+        self._written: list[bytes] = [b""] * size
+        self._chunks: dict[tuple[int, Wanted], tuple[bytes, int]] = {}
+        self._news = asyncio.Event()
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest event that is still here."""
+        return max(1, self.next - self._size)
+
+    def add(self, event: Event | None) -> None:
+        """The newest, or one that was lost on the way; whoever waits hears of it with `tell`."""
+        slot = self.next % self._size
+        self._events[slot] = event
+        self._written[slot] = b""
+        self.next += 1
+
+    def tell(self) -> None:
+        """Wake everybody who waits for news."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def news(self) -> None:
+        """Wait until there is something to look at."""
+        await self._news.wait()
+
+    def chunk(self, place: int, wanted: Wanted) -> tuple[bytes, int]:
+        """What a listener at ``place`` is to be sent, perhaps nothing, and where it goes on."""
+        known = self._chunks.get((place, wanted))
+        if known is None:
+            known = self._write(place, wanted)
+            if known[1] > place:
+                if len(self._chunks) >= _REMEMBERED:
+                    self._chunks.clear()
+                self._chunks[place, wanted] = known
+        return known
+
+    def _write(self, place: int, wanted: Wanted) -> tuple[bytes, int]:
+        parts: list[bytes] = []
+        room = CHUNK
+        missed = max(0, self.oldest - place)
+        place += missed
+        while place < self.next and room > 0:
+            event = self._events[place % self._size]
+            if event is None:
+                missed += 1
+            elif wanted(event):
+                if missed:
+                    parts.append(self.gap(missed, place))
+                    missed = 0
+                part = self._line(place, event)
+                parts.append(part)
+                room -= len(part)
+            place += 1
+        if missed:
+            parts.append(self.gap(missed, place))
+        return b"".join(parts), place
+
+    def _line(self, number: int, event: Event) -> bytes:
+        slot = number % self._size
+        line = self._written[slot]
+        if not line:
+            told = {
+                "at": event.at,
+                "session_key": event.session_key,
+                "run_id": event.run_id,
+                "parent_run_id": event.parent_run_id,
+                "depth": event.depth,
+                "data": dict(event.data),
+            }
+            line = f"id: {self.identify(number)}\nevent: {event.name}\ndata: {_ENCODE(told)}\n\n".encode("ascii")
+            self._written[slot] = line
+        return line
+
+    def gap(self, missed: int | None, place: int) -> bytes:
+        """Tells a listener that it lost events: how many at most, or None where that cannot be known."""
+        return f'id: {self.identify(place - 1)}\nevent: gap\ndata: {{"missed": {json.dumps(missed)}}}\n\n'.encode(
+            "ascii"
+        )
+
+    def here(self, words: str, place: int) -> bytes:
+        """A comment, which also tells where the listener is: also one who hears nothing can go on from there."""
+        return f": {words}\nid: {self.identify(place - 1)}\n\n".encode("ascii")
+
+    def identify(self, number: int) -> str:
+        """An event's name on the wire. It says which server counts: another one's numbers are none of these."""
+        return f"{self._epoch}-{number}"
+
+    def place_after(self, event_id: str) -> int | None:
+        """Where a listener goes on who has seen ``event_id``; None when that is not one of ours."""
+        epoch, _, number = event_id.rpartition("-")
+        if epoch != self._epoch or not number.isdecimal() or not number.isascii() or len(number) > _LONGEST_NUMBER:
+            return None
+        return int(number) + 1 if int(number) < self.next else None
