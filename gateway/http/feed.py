@@ -135,11 +135,27 @@ class Feed:
         with subscription:
             async for event in subscription:
                 self._take(event)
-                for more in subscription.poll():
-                    self._take(more)
-                self._lose(subscription.missed)
-                self._tell()
-                await sleep(self._runtime.clock, self._pause)
+                news = True
+                while news:
+                    self._take_all(subscription)
+                    self._tell()
+                    news = await self._rest_a_while(subscription)
+
+    async def _rest_a_while(self, subscription: Subscription) -> bool:
+        """Leave listeners alone for their pause, while events are taken in; whether there were any."""
+        rested, news = 0.0, False
+        while rested < self._pause:
+            await sleep(self._runtime.clock, _PAUSE_SECONDS)
+            rested += _PAUSE_SECONDS
+            news = self._take_all(subscription) or news
+        return news
+
+    def _take_all(self, subscription: Subscription) -> bool:
+        events = subscription.poll()
+        for event in events:
+            self._take(event)
+        self._lose(subscription.missed)
+        return bool(events)
 
     async def _beat(self) -> None:
         """Show every so often that the stream lives: to a listener, and to whatever stands between."""
