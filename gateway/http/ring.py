@@ -44,6 +44,10 @@ class Wanted:
         )
 
 
+def _row(event: Event) -> Row:
+    return event.name, event.at, event.session_key, event.run_id, event.parent_run_id, event.depth, event.data
+
+
 class Ring:
     """Events of one scope. The oldest make room for the newest, whether anybody has read them or not."""
 
@@ -66,15 +70,7 @@ class Ring:
     def add(self, event: Event | None) -> None:
         """The newest, or one that was lost on the way; whoever waits hears of it with `tell`."""
         slot = self.next % self._size
-        self._rows[slot] = event and (
-            event.name,
-            event.at,
-            event.session_key,
-            event.run_id,
-            event.parent_run_id,
-            event.depth,
-            event.data,
-        )
+        self._rows[slot] = None if event is None else _row(event)
         self._written[slot] = b""
         self.next += 1
 
