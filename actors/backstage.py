@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from understudy.actors.session import SessionActor
     from understudy.actors.watchdog import Watchdog
     from understudy.persistence import Ledger
-    from understudy.protocol import RuntimeConfig, Spawn, SubAgentResult
+    from understudy.protocol import RuntimeConfig, Spawn, SpawnPacket, SubAgentResult
     from understudy.protocol.events import EventName, EventValue
     from understudy.protocol.model import Model, Turn
     from understudy.protocol.tokens import TokenEstimator
@@ -164,12 +164,19 @@ class Backstage:
             name, self.now(), packet.parent_session_key, packet.run_id, packet.parent_run_id, packet.depth, data
         )
 
-    def emit_about(self, result: SubAgentResult, name: EventName, session_key: SessionKey, **data: EventValue) -> None:
-        """Tell of a result on its way, whose run may be long over."""
+    def emit_about(
+        self,
+        result: SubAgentResult,
+        name: EventName,
+        session_key: SessionKey,
+        packet: SpawnPacket | None = None,
+        **data: EventValue,
+    ) -> None:
+        """Tell of a result on its way, whose run may be long over: then its place in the tree is looked up."""
         if self.bus.subscriptions:
-            record = self.store.runs.get(result.run_id)
-            if record is not None:
-                above, depth = record.parent_run_id, record.depth
+            place = packet or self.store.runs.get(result.run_id)
+            if place is not None:
+                above, depth = place.parent_run_id, place.depth
                 self.bus.emit(Event(name, self.now(), session_key, result.run_id, above, depth, data))
 
     def emit(self, name: EventName, run: LiveRun, **data: EventValue) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
-    from understudy.protocol import SessionKey, SubAgentResult
+    from understudy.protocol import SessionKey, SpawnPacket, SubAgentResult
     from understudy.protocol.spawn import ReplyTo
 
 logger = logging.getLogger("understudy")
@@ -35,7 +35,7 @@ async def deliver(run: LiveRun, result: SubAgentResult) -> None:
         if session.exchange is not None and session.exchange.under_way:
             # The merge waits for the tools of the parent's model, and one of those may wait for this very result.
             run.settled.set(result)
-        await bring(session, result, announce=run.announce)
+        await bring(session, result, announce=run.announce, packet=run.packet)
     tell(run.reply_to, result)
     run.session.settle(run, result)
 
@@ -49,10 +49,12 @@ def tell(listeners: Iterable[ReplyTo], message: object) -> None:
             logger.warning("%r could not be told of %s: %s", listener, type(message).__name__, error)
 
 
-async def bring(session: SessionActor, result: SubAgentResult, *, announce: bool) -> bool:
+async def bring(
+    session: SessionActor, result: SubAgentResult, *, announce: bool, packet: SpawnPacket | None = None
+) -> bool:
     """Merge ``result`` into ``session``; what cannot be merged becomes a dead letter and is never dropped.
 
-    Answers whether it was merged now.
+    Answers whether it was merged now. ``packet`` is the run's, where it is at hand.
     """
     if session.sealed:
         await bury(session.backstage, session.key, result, "the session is closed and nobody above it is left")
@@ -64,7 +66,7 @@ async def bring(session: SessionActor, result: SubAgentResult, *, announce: bool
     except StoreError as error:
         merged = await _again(session, result, error)
     if merged:
-        session.delivered(result, announce=announce)
+        session.delivered(result, announce=announce, packet=packet)
     return merged
 
 

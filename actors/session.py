@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from understudy.actors.tree import Tally
     from understudy.actors.turns.exchange import Exchange
     from understudy.persistence.operations import Visibility
+    from understudy.protocol import SpawnPacket
     from understudy.protocol.authority import Authority
     from understudy.protocol.events import EventName, EventValue
     from understudy.protocol.model import UsageReport
@@ -436,11 +437,11 @@ class SessionActor(LoopActor):
         """What the next model call gets besides the history; empty when there is nothing to say."""
         return aside(self)
 
-    def delivered(self, result: SubAgentResult, *, announce: bool) -> None:
+    def delivered(self, result: SubAgentResult, *, announce: bool, packet: SpawnPacket | None = None) -> None:
         """A result was merged just now."""
         self.stuck.discard(result.run_id)
         self.backstage.archivist.expect()
-        self.backstage.emit_about(result, "session:sub_agent_delivered", self.key)
+        self.backstage.emit_about(result, "session:sub_agent_delivered", self.key, packet)
         if announce:
             self.announcer.add(result)
 

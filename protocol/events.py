@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from understudy.protocol._value import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +37,7 @@ EventName = Literal[
 EventValue: TypeAlias = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Event:
     """Something that happened to a run; ``data`` holds what is particular to the name."""
 

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 REPLAY = 10_000
 """So many events are kept for who comes back: a disconnect shorter than that loses nothing."""
 HEARTBEAT_SECONDS = 15.0
+LINGER_SECONDS = 300.0
+"""So long events are still taken in when nobody listens any more: events that nobody hears of cost nothing."""
 MOST_LISTENERS = 1_000
 # Between two looks at the events, and between two chunks of one listener. A chunk costs about a tenth of a
-# millisecond, so that all listeners together take about a tenth of the loop's time however many they are.
+# millisecond, so that all listeners together take about a twentieth of the loop's time however many they are.
 _PAUSE_SECONDS = 0.02
-_PAUSE_A_LISTENER = 0.001
+_PAUSE_A_LISTENER = 0.002
 # Waits for the feed while it pauses: more than a runtime can emit meanwhile.
 _BACKLOG = 100_000
 _LONGEST_TEXT = 4_000
@@ -35,11 +37,21 @@ _MOST_OWNERS = 10_000
 class Feed:
     """All events of a runtime for all listeners, and each bound agent's own for its own."""
 
-    def __init__(self, runtime: AsyncRuntime, *, replay: int = REPLAY, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(
+        self,
+        runtime: AsyncRuntime,
+        *,
+        replay: int = REPLAY,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        linger: float = LINGER_SECONDS,
+    ) -> None:
         self._runtime = runtime
         self._replay = replay
         self._heartbeat = heartbeat
-        self._epoch = os.urandom(4).hex()
+        self._linger = linger
+        self._epoch = ""
+        self._pumping: asyncio.Task[None] | None = None
+        self._alone = 0.0
         self._rings: dict[str | None, Ring] = {}
         self._owners: dict[str, str] = {}
         self._beats = 0
@@ -49,17 +61,15 @@ class Feed:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Take events in from now on; ends with every listener told."""
-        self._ring(None)
-        with self._runtime.events(backlog=_BACKLOG) as subscription:
-            tasks = [asyncio.ensure_future(self._pump(subscription)), asyncio.ensure_future(self._beat())]
-            try:
-                yield
-            finally:
-                self.close()
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        """Be there for listeners; ends with every one of them told."""
+        beating = asyncio.ensure_future(self._beat())
+        try:
+            yield
+        finally:
+            self.close()
+            self._rest()
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
 
     def close(self) -> None:
         """The end of every stream."""
@@ -71,6 +81,7 @@ class Feed:
 
         ``agent_id`` is whose events it may hear, None for everybody's; ``last_seen`` is the id it goes on from.
         """
+        self._attend()
         ring = self._ring(agent_id)
         place = ring.next if last_seen is None else ring.place_after(last_seen)
         beats = self._beats
@@ -99,6 +110,21 @@ class Feed:
     def _pause(self) -> float:
         return max(_PAUSE_SECONDS, self.listeners * _PAUSE_A_LISTENER)
 
+    def _attend(self) -> None:
+        """Somebody listens: take events in, unless that is done already."""
+        if self._pumping is None:
+            # What happened meanwhile is in none of the rings, so that the numbers begin anew.
+            self._epoch = os.urandom(4).hex()
+            self._rings = {}
+            self._ring(None)
+            self._missed = 0
+            self._pumping = asyncio.ensure_future(self._pump(self._runtime.events(backlog=_BACKLOG)))
+
+    def _rest(self) -> None:
+        if self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping = None
+
     def _ring(self, agent_id: str | None) -> Ring:
         ring = self._rings.get(agent_id)
         if ring is None:
@@ -106,13 +132,30 @@ class Feed:
         return ring
 
     async def _pump(self, subscription: Subscription) -> None:
-        async for event in subscription:
+        with subscription:
+            async for event in subscription:
+                self._take(event)
+                news = True
+                while news:
+                    self._take_all(subscription)
+                    self._tell()
+                    news = await self._rest_a_while(subscription)
+
+    async def _rest_a_while(self, subscription: Subscription) -> bool:
+        """Leave listeners alone for their pause, while events are taken in; whether there were any."""
+        rested, news = 0.0, False
+        while rested < self._pause:
+            await sleep(self._runtime.clock, _PAUSE_SECONDS)
+            rested += _PAUSE_SECONDS
+            news = self._take_all(subscription) or news
+        return news
+
+    def _take_all(self, subscription: Subscription) -> bool:
+        events = subscription.poll()
+        for event in events:
             self._take(event)
-            for more in subscription.poll():
-                self._take(more)
-            self._lose(subscription.missed)
-            self._tell()
-            await sleep(self._runtime.clock, self._pause)
+        self._lose(subscription.missed)
+        return bool(events)
 
     async def _beat(self) -> None:
         """Show every so often that the stream lives: to a listener, and to whatever stands between."""
@@ -120,6 +163,9 @@ class Feed:
             await sleep(self._runtime.clock, self._heartbeat)
             self._beats += 1
             self._tell()
+            self._alone = 0.0 if self.listeners else self._alone + self._heartbeat
+            if self._alone >= self._linger:
+                self._rest()
 
     def _take(self, event: Event) -> None:
         text = event.data.get("text")

@@ -55,7 +55,10 @@ def _listen(url: str, token_file: str) -> None:
     waiting = selectors.DefaultSelector()
     connections = []
     for number in range(LISTENERS):
-        connection = socket.create_connection((place.hostname, place.port))
+        connection = socket.socket()
+        if not number % 2:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # it is full soon
+        connection.connect((place.hostname, place.port))
         connection.sendall(request)
         assert connection.recv(12) == b"HTTP/1.1 200"
         connections.append(connection)

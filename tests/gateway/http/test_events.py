@@ -77,8 +77,8 @@ def test_a_broken_stream_is_taken_up_without_a_gap_or_a_duplicate(server: Served
 @pytest.mark.parametrize("unknown", ["abc-7", "7", "", "-", "abc-", "abc-99999999999999999999", "{epoch}-999999"])
 def test_an_id_that_is_not_ours_is_a_gap_of_unknown_size(server: Served, unknown: str) -> None:
     """As after a restart of the server; then everything that is still there."""
-    server.finished()
     epoch = server.cursor().rpartition("-")[0]
+    server.finished()
     with Listener(server, unknown.format(epoch=epoch)) as listener:
         if unknown:
             assert (listener.last["event"], listener.last["data"]) == ("gap", '{"missed": null}')
@@ -132,6 +132,23 @@ def test_silence_is_broken_by_heartbeats_that_tell_the_place(tmp_path: Path) -> 
         with Listener(server, last) as listener:
             assert listener.next()[1]["run_id"] != run_id
             assert number(listener.seen) == 6
+
+
+def test_events_that_nobody_hears_of_are_not_even_made(tmp_path: Path) -> None:
+    """Before the first listener, and a while after the last; who comes back then is told of a gap."""
+    with served(tmp_path, feed={"heartbeat": 0.01, "linger": 0.02}) as server:
+        bus = server.runtime._backstage.bus
+        assert bus.subscriptions == ()
+        with Listener(server) as listener:
+            assert len(bus.subscriptions) == 1
+            before = listener.seen
+        while bus.subscriptions:
+            server.finished()
+        with Listener(server, before) as listener:
+            assert (listener.last["event"], listener.last["data"]) == ("gap", '{"missed": null}')
+            run_id = server.spawned()["run_id"]
+            assert listener.next()[1]["run_id"] == run_id
+            assert number(listener.seen) == 1
 
 
 def test_who_stays_away_too_long_is_told_how_much_is_lost(tmp_path: Path) -> None:
