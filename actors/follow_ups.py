@@ -11,18 +11,16 @@ from understudy.actors.admission import admit
 from understudy.actors.clock import within
 from understudy.actors.errors import NotSentError, UnknownRunError
 from understudy.actors.inheritance import inheriting
-from understudy.actors.live_run import LiveRun
+from understudy.actors.live_run import LiveRun, awaited_reply
 from understudy.actors.sending import admitted
 from understudy.persistence.redaction import REDACTED
 from understudy.protocol import Rejection, Spawn, SpawnRejected, SubAgentResult
 
 if TYPE_CHECKING:
-    import asyncio
-
     from understudy.actors.backstage import Backstage
     from understudy.actors.session import SessionActor
     from understudy.persistence import RunRecord
-    from understudy.protocol import FollowUp, RunId, SessionKey, SpawnPacket
+    from understudy.protocol import FollowUp, SessionKey, SpawnPacket
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +45,15 @@ async def follow_up(
     verdict = _admit(session, kept)
     home = _home(session, kept.last.packet)
     packet = _packet(kept.last.packet, text, session.backstage)
-    accepted: asyncio.Future[LiveRun] = session.backstage.kernel.asyncio_loop.create_future()
-
-    def reply(answer: LiveRun | RunId | Exception) -> None:
-        if accepted.done():
-            return  # whoever asked has gone; the run goes on
-        if isinstance(answer, Exception):
-            accepted.set_exception(answer)
-        else:
-            assert isinstance(answer, LiveRun), "a follow-up repeats nothing"
-            accepted.set_result(answer)
-
+    accepted, reply = awaited_reply(session.backstage.kernel.asyncio_loop)
     run = LiveRun(packet, home, [reply], now=session.backstage.now())
     run.is_follow_up = True
     # Somebody else's child: its own parent gets the result as any other, and who asked hears it too.
     run.waited = waited and home is session
     run.announce = announce
     home.begin(run, queued=verdict == "queue" or kept.busy)
-    return await accepted
+    await accepted
+    return run
 
 
 async def reply_within(session: SessionActor, run: LiveRun, seconds: float) -> SubAgentResult | None:

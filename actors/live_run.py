@@ -53,6 +53,21 @@ def below(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
+def awaited_reply(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Future[LiveRun | RunId], Reply]:
+    """The answer to a spawn for somebody who waits, and what takes it."""
+    accepted: asyncio.Future[LiveRun | RunId] = loop.create_future()
+
+    def reply(answer: LiveRun | RunId | Exception) -> None:
+        if accepted.done():
+            return  # whoever asked has gone; the run goes on
+        if isinstance(answer, Exception):
+            accepted.set_exception(answer)
+        else:
+            accepted.set_result(answer)
+
+    return accepted, reply
+
+
 class LiveRun:
     """The state of one run. Only the event loop's thread touches it, `settled` excepted."""
 

@@ -22,7 +22,7 @@ from understudy.actors.errors import SessionClosedError, UnknownRunError
 from understudy.actors.follow_ups import follow_up, reply_within
 from understudy.actors.idempotency import SeenKeys
 from understudy.actors.inheritance import Legacy
-from understudy.actors.live_run import LiveRun
+from understudy.actors.live_run import LiveRun, awaited_reply
 from understudy.actors.packets import assemble, child_prefix
 from understudy.actors.roster import Roster
 from understudy.actors.sub_agent import SubAgentActor
@@ -180,16 +180,7 @@ class SessionActor(LoopActor):
         A ``waited`` run's result is the answer of a tool, and is merged with that answer. ``authority`` is of the
         model that spawns; without one the host does, or a function, which hands down what it was given.
         """
-        accepted: asyncio.Future[LiveRun | RunId] = self.backstage.kernel.asyncio_loop.create_future()
-
-        def reply(answer: LiveRun | RunId | Exception) -> None:
-            if accepted.done():
-                return  # whoever asked has gone; the run goes on
-            if isinstance(answer, Exception):
-                accepted.set_exception(answer)
-            else:
-                accepted.set_result(answer)
-
+        accepted, reply = awaited_reply(self.backstage.kernel.asyncio_loop)
         self._spawn(spawn, [reply], announce=announce, waited=waited, authority=authority)
         return await accepted
 

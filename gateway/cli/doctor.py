@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from understudy.actors.host import surely_dead
+from understudy.actors.runners.cli import inspect_clis
 from understudy.gateway.cli.client import find_server
 from understudy.gateway.cli.looking import open_view
 from understudy.gateway.cli.options import DEFAULT_DB, AsJson, Db
@@ -39,7 +40,7 @@ def doctor(*, db: Db = None, as_json: AsJson = False) -> None:
 
     Python, SQLite, extras, the database and the server; exit code 1 if something is broken.
     """
-    findings = [*_python(), *_sqlite(), *_extras(), *_database(db), *_server(db)]
+    findings = [*_python(), *_sqlite(), *_extras(), *_agent_clis(), *_database(db), *_server(db)]
     broken = [finding for finding in findings if finding.verdict == "broken"]
     if as_json:
         print_json({"ok": not broken, "findings": [asdict(finding) for finding in findings]})
@@ -79,6 +80,12 @@ def _extras() -> Iterator[Finding]:
             yield Finding(f"extra {extra}", "note", f"not installed: pip install 'understudy[{extra}]'")
         else:
             yield Finding(f"extra {extra}", "ok", ", ".join(f"{name} {known}" for name, known in there.items()))
+
+
+def _agent_clis() -> Iterator[Finding]:
+    for cli in inspect_clis():
+        known = f"{cli.version} at {cli.path}" if cli.installed else f"not installed: {cli.install}"
+        yield Finding(f"cli {cli.name}", "ok" if cli.installed else "note", known)
 
 
 def _version(package: str) -> str | None:

@@ -195,6 +195,10 @@ def test_doctor_finds_everything_well(host: Runtime, tmp_path: Path) -> None:
     assert told.document["ok"] is True
     assert findings["full-text search"]["verdict"] == "ok"
     assert findings["extra cli"]["verdict"] == "ok"
+    # The five agent CLIs, each with where it is, or how to get it.
+    clis = [finding for what, finding in findings.items() if what.startswith("cli ")]
+    assert len(clis) == 5
+    assert all(cli["verdict"] == "ok" or "npm install -g" in cli["detail"] for cli in clis)
     assert findings["database"]["detail"] == f"{tmp_path / 'agents.db'} is whole"
     assert findings["host"]["detail"].endswith("works on it")
     assert findings["server"]["verdict"] == "note"
