@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os.path
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ from understudy.protocol.model import Turn
 if TYPE_CHECKING:
     from understudy.actors.endings import Ending
     from understudy.actors.live_run import LiveRun
-    from understudy.persistence.operations import Operation
+    from understudy.persistence._commit import Points
+    from understudy.persistence.operations import MergeResult, Operation
     from understudy.protocol import SpawnPacket
 
 logger = logging.getLogger("understudy")
@@ -58,21 +60,40 @@ async def conclude(run: LiveRun) -> None:
     try:
         now = run.backstage.now()
         own = _result(run, ending, full, now)
-        result = await _commit(run, own, full, now)
+        # A parent that can take the result in as it is does so in the same commit.
+        merge = run.session.merge_of(own) if _goes_straight_in(run, own) else None
+        result, merged = await _commit(run, own, full, now, merge)
     except Exception as error:  # noqa: BLE001 - the runtime is closing, and the store takes no more
         run.session.ended(run)
         run.session.settle(run, error if isinstance(error, StoreError) else StoreError(str(error)))
         return
     run.session.ended(run)
     backstage = run.backstage
-    if result.condensation.level > 1 or backstage.config.condensation_strategy == "always":
+    if not merged and _wants_condensing(run, result):
         # Only now: the end is safe and the slot is free, whatever a model makes of the result.
         result = await condensed(run, result, full if result is own else None)
     if backstage.bus.subscriptions:
         _tell(run, result)
     if backstage.hooks.on_ended is not None:
         backstage.task(_ended(run, result))
-    await deliver(run, result)
+    await deliver(run, result, merged=merge if merged else None)
+
+
+def _wants_condensing(run: LiveRun, result: SubAgentResult) -> bool:
+    return result.condensation.level > 1 or run.backstage.config.condensation_strategy == "always"
+
+
+def _goes_straight_in(run: LiveRun, result: SubAgentResult) -> bool:
+    """Whether nothing stands between the end and its delivery: no model to shorten it, no tool that waits for it.
+
+    Nor a run that it is delivered to: that one may end before the commit, and must then know what it still gets.
+    """
+    session = run.session
+    return (
+        session.owner is None
+        and session.exchange is None
+        and not (run.waited or session.sealed or _wants_condensing(run, result))
+    )
 
 
 def _tell(run: LiveRun, result: SubAgentResult) -> None:
@@ -148,8 +169,13 @@ def outputs_of(packet: SpawnPacket) -> dict[str, Any]:
     }
 
 
-async def _commit(run: LiveRun, result: SubAgentResult, full: str, now: int) -> SubAgentResult:
-    """Commit the end; gives the result that stands, which is another's where another end came first."""
+async def _commit(
+    run: LiveRun, result: SubAgentResult, full: str, now: int, merge: MergeResult | None
+) -> tuple[SubAgentResult, bool]:
+    """Commit the end, and ``merge`` with it.
+
+    Gives the result that stands, which is another's where another end came first; and whether it was merged.
+    """
     backstage = run.backstage
     answer = Turn("assistant", full)
     operations = (
@@ -159,27 +185,38 @@ async def _commit(run: LiveRun, result: SubAgentResult, full: str, now: int) -> 
             now,
             full_output=None if result.output == full else full,
             deliver_to=run.session.living().key,
+            merge=merge,
         ),
         *((AppendTurns(result.session_key, now, (answer,), result.run_id),) if full.strip() else ()),
     )
 
     try:
-        won = (await backstage.store.transaction(*operations, point="terminal"))[len(run.unstored)]
+        points: Points = "terminal" if merge is None else ("terminal", "merge")
+        won = (await backstage.store.transaction(*operations, point=points))[len(run.unstored)]
     except StoreClosedError:
         raise
     except Exception as error:  # noqa: BLE001 - a commit hook may raise anything, before the commit or after it
         return await _commit_again(run, result, operations, error)
-    return result if won else backstage.store.runs.result(result.run_id) or result
+    if won:
+        return result, merge is not None
+    return backstage.store.runs.result(result.run_id) or result, False
 
 
 async def _commit_again(
     run: LiveRun, result: SubAgentResult, operations: tuple[Operation, ...], error: Exception
-) -> SubAgentResult:
-    """The same with patience; where an attempt failed after its commit, that commit stands."""
+) -> tuple[SubAgentResult, bool]:
+    """The same with patience; where an attempt failed after its commit, that commit stands.
+
+    Without the merge: what delivers a result has a patience of its own, and an end must not wait for that.
+    """
     backstage = run.backstage
     stored = backstage.store.runs.result(result.run_id)
     if stored is not None:
-        return stored
+        record = backstage.store.runs.get(result.run_id)
+        return stored, record is not None and record.facts.delivered_at is not None
+    operations = tuple(
+        replace(operation, merge=None) if isinstance(operation, FinishRun) else operation for operation in operations
+    )
     logger.warning("the end of run %s could not be stored yet: %s", result.run_id, error)
     async for trying in AsyncRetrying(
         sleep=lambda seconds: sleep(backstage.clock, seconds),
@@ -193,5 +230,5 @@ async def _commit_again(
             if stored is None:
                 await backstage.store.transaction(*operations, point="terminal")
                 stored = backstage.store.runs.result(result.run_id)
-            return stored or result
+            return stored or result, False
     raise AssertionError("unreachable: the retry gives or raises")

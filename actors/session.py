@@ -344,10 +344,7 @@ class SessionActor(LoopActor):
 
     async def _merge(self, result: SubAgentResult) -> bool:
         store = self.backstage.store
-        config = self.backstage.config
-        note = Turn("user", result.cast(tag_prefix=config.result_tag_prefix, narrative=config.narrative_casting))
-        merge = self._acknowledgement(result, (note,))
-        context = self.context
+        merge = self.merge_of(result)
         try:
             (merged,) = await store.transaction(merge, point="merge")
         except StoreError:
@@ -358,13 +355,24 @@ class SessionActor(LoopActor):
             if record is None or record.facts.delivered_at is None:
                 raise StoreError(f"run {result.run_id} was not merged: {error}") from error
             merged = True
-        if merged:
-            self._stored_context = context
+        self.took_in(result, merge if merged else None)
+        return bool(merged)
+
+    def merge_of(self, result: SubAgentResult) -> MergeResult:
+        """What takes ``result`` in: its files, a narrative turn, and the acknowledgement."""
+        config = self.backstage.config
+        note = Turn("user", result.cast(tag_prefix=config.result_tag_prefix, narrative=config.narrative_casting))
+        return self._acknowledgement(result, (note,))
+
+    def took_in(self, result: SubAgentResult, merge: MergeResult | None) -> None:
+        """The merge is committed; none where it had been before."""
+        if merge is not None:
+            if merge.context is not None:
+                self._stored_context = merge.context
             if self.exchange is not None:
-                self.arrived.append(note)
+                self.arrived += merge.turns
         if self.owner is not None:
             self.owner.inherit_files(result.recent_files)
-        return bool(merged)
 
     def _acknowledgement(self, result: SubAgentResult, notes: tuple[Turn, ...]) -> MergeResult:
         # In memory first: several results on their way at once each build on the one before.

@@ -147,13 +147,15 @@ def request_cancel(work: Round, items: list[Item[op.RequestCancel]]) -> None:
 
 
 def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
-    """The end, the result and the outbox entry: together or not at all, and only of the first end."""
+    """The end, the result and the outbox entry, and the merge if it comes along; only of the first end."""
     redactor = work.redactor
     ended = work.bulk(
         """
         WITH given (run_id, generation, at, end_reason, failure, partial,
-                    input_tokens, output_tokens, cost_usd, steps) AS (VALUES {rows})
+                    input_tokens, output_tokens, cost_usd, steps, merged) AS (VALUES {rows})
         UPDATE runs SET ended_at = max(given.at, coalesce(runs.last_progress_at, runs.started_at, runs.accepted_at)),
+               delivered_at = CASE WHEN given.merged THEN
+                   max(given.at, coalesce(runs.last_progress_at, runs.started_at, runs.accepted_at)) END,
                end_reason = given.end_reason, failure = given.failure, partial = given.partial,
                input_tokens = given.input_tokens, output_tokens = given.output_tokens,
                cost_usd = given.cost_usd, steps = given.steps
@@ -161,12 +163,12 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
                      AND runs.ended_at IS NULL
         RETURNING runs.run_id, runs.id, runs.ended_at
         """,
-        "(?,?,?,?,?,?,?,?,?,?)",
+        "(?,?,?,?,?,?,?,?,?,?,?)",
         [
             (
                 *(end.run_id, end.generation, new.at, end.end_reason),
                 None if end.failure is None else redactor.document(end.failure)[0],
-                *(end.partial, *_counted(end.usage), min(end.steps, _MOST)),
+                *(end.partial, *_counted(end.usage), min(end.steps, _MOST), new.merge is not None),
             )
             for new, end in [(item.operation, item.operation.result) for item in items]
         ],
@@ -183,9 +185,23 @@ def finish_run(work: Round, items: list[Item[op.FinishRun]]) -> None:
             continue
         full = None if new.full_output is None else redactor.text(new.full_output)
         results.append((run, end.generation, document, full))
-        outbox.append((run, end.generation, new.deliver_to or end.parent_session_key, ended_at))
+        delivered_at = None if new.merge is None else ended_at
+        outbox.append((run, end.generation, new.deliver_to or end.parent_session_key, ended_at, delivered_at))
+        if new.merge is not None:
+            _take_in(work, item.order, new.merge)
     work.bulk("INSERT INTO results (run, generation, result, full_output) VALUES {rows}", "(?,?,?,?)", results)
-    work.bulk("INSERT INTO outbox (run, generation, session_key, created_at) VALUES {rows}", "(?,?,?,?)", outbox)
+    work.bulk(
+        "INSERT INTO outbox (run, generation, session_key, created_at, delivered_at) VALUES {rows}",
+        "(?,?,?,?,?)",
+        outbox,
+    )
+
+
+def _take_in(work: Round, order: int, merge: op.MergeResult) -> None:
+    """What a merge says and leaves behind in the session."""
+    work.add_turns(order, merge.session_key, merge.at, merge.turns, None)
+    if merge.context is not None:
+        work.add_context(order, merge.session_key, merge.at, merge.context)
 
 
 def _record_late(work: Round, new: op.FinishRun, document: str) -> None:
@@ -246,9 +262,7 @@ def merge_result(work: Round, items: list[Item[op.MergeResult]]) -> None:
         new = item.operation
         item.answer = new.run_id in won
         if new.run_id in won:
-            work.add_turns(item.order, new.session_key, new.at, new.turns, None)
-            if new.context is not None:
-                work.add_context(item.order, new.session_key, new.at, new.context)
+            _take_in(work, item.order, new)
     work.bulk(
         """
         WITH given (run, at) AS (VALUES {rows})

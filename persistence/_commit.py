@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Answers: TypeAlias = "tuple[Answer, ...]"
 Point = Literal["accept", "terminal", "merge"]
+Points: TypeAlias = "Point | tuple[Point, ...] | None"
+"""Which commit points a transaction is: an end that is merged at once is two of them."""
 Outcome: TypeAlias = "Answers | BaseException"
 _Waiter: TypeAlias = "asyncio.Future[None] | threading.Event"
 
@@ -96,12 +98,12 @@ class Settled(Commit):
 class Pending(Commit):
     """The writer's side of a commit."""
 
-    __slots__ = ("hooked", "operations", "point")
+    __slots__ = ("hooked", "operations", "points")
 
     def __init__(
         self,
         operations: Sequence[Operation],
-        point: Point | None,
+        points: Points,
         lock: threading.Lock,
         hurry: Callable[[], None] | None,
     ) -> None:
@@ -111,7 +113,7 @@ class Pending(Commit):
         self._outcome = None
         self._waiters = None
         self.operations = operations
-        self.point = point
+        self.points = points
         self.hooked = False
         """Whether the hook before this commit was called: once, however often the work is tried."""
 
@@ -120,6 +122,11 @@ class Pending(Commit):
         self._outcome = outcome
         waiters, self._waiters = self._waiters, None
         return waiters or ()
+
+
+def each(points: Points) -> tuple[Point, ...]:
+    """The commit points one by one."""
+    return () if points is None else points if isinstance(points, tuple) else (points,)
 
 
 def settle(decided: Iterable[tuple[Pending, Outcome]], lock: threading.Lock) -> None:

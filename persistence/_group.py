@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from understudy.persistence._apply import apply
+from understudy.persistence._commit import each
 from understudy.persistence.errors import explained, primary_code
 
 if TYPE_CHECKING:
@@ -98,10 +99,11 @@ class GroupCommit:
             return False
         before = len(left)
         for pending in left.copy():
-            if pending.point is not None and not pending.hooked:
+            if pending.points is not None and not pending.hooked:
                 pending.hooked = True
                 try:
-                    self._hook(cast("CommitPoint", f"{pending.point}.before"))
+                    for point in each(pending.points):
+                        self._hook(cast("CommitPoint", f"{point}.before"))
                 except BaseException as error:  # noqa: BLE001 - handed to the caller as it is
                     outcomes[pending] = error
                     left.remove(pending)
@@ -112,9 +114,10 @@ class GroupCommit:
         if self._hook is None:
             return
         for pending, outcome in list(outcomes.items()):
-            if pending.point is not None and not isinstance(outcome, BaseException):
+            if pending.points is not None and not isinstance(outcome, BaseException):
                 try:
-                    self._hook(cast("CommitPoint", f"{pending.point}.after"))
+                    for point in each(pending.points):
+                        self._hook(cast("CommitPoint", f"{point}.after"))
                 except BaseException as error:  # noqa: BLE001 - handed to the caller as it is
                     outcomes[pending] = error
 

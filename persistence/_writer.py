@@ -12,7 +12,7 @@ from understudy.persistence.errors import StoreClosedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from understudy.persistence._commit import Commit, Point
+    from understudy.persistence._commit import Commit, Points
     from understudy.persistence._group import GroupCommit
     from understudy.persistence.operations import Operation
 
@@ -51,9 +51,9 @@ class InlineWriter:
         """Who holds it uses the connection: a read waits for the write that is under way."""
         return self._turn
 
-    def put(self, operations: Sequence[Operation], point: Point | None) -> Commit:
+    def put(self, operations: Sequence[Operation], points: Points) -> Commit:
         """Commit, or note for the end of the tick."""
-        pending = Pending(operations, point, self._lock, self.flush)
+        pending = Pending(operations, points, self._lock, self.flush)
         with self._turn:
             if self._closed:
                 raise _closed()
@@ -98,9 +98,9 @@ class ThreadWriter:
         self._thread = threading.Thread(target=self._run, name="understudy-writer", daemon=True)
         self._thread.start()
 
-    def put(self, operations: Sequence[Operation], point: Point | None) -> Commit:
+    def put(self, operations: Sequence[Operation], points: Points) -> Commit:
         """Queue a transaction; it is committed as soon as the writer is free."""
-        pending = Pending(operations, point, self._lock, None)
+        pending = Pending(operations, points, self._lock, None)
         with self._lock:
             if self._closed:
                 raise _closed()

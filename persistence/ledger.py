@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from understudy.persistence._commit import Commit, Point
+    from understudy.persistence._commit import Commit, Points
     from understudy.persistence.ingest import Ingest
     from understudy.persistence.operations import Operation
     from understudy.persistence.redaction import Redactor
@@ -34,7 +34,7 @@ class Ledger(Protocol):
     def version(self) -> int:
         """Moves with every commit of this process: what was read since it last moved is still so."""
 
-    def transaction(self, *operations: Operation, point: Point | None = None) -> Commit:
+    def transaction(self, *operations: Operation, point: Points = None) -> Commit:
         """Commit ``operations`` together or not at all."""
 
     def problems(self) -> list[str]:

@@ -185,13 +185,15 @@ class FinishRun:
     """The run's end, its full result and its outbox entry. Answers whether this end won.
 
     The first committed end of the run's current generation wins; any later one is recorded as late and
-    changes nothing. ``deliver_to`` defaults to the parent session.
+    changes nothing. ``deliver_to`` defaults to the parent session. ``merge`` is carried out with the end, if that
+    wins: a parent that can take the result in at once needs no second commit for it.
     """
 
     result: SubAgentResult
     at: int
     full_output: str | None = None
     deliver_to: SessionKey | None = None
+    merge: MergeResult | None = None
 
 
 @value

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from understudy.persistence._commit import Commit, Point
+    from understudy.persistence._commit import Commit, Points
     from understudy.persistence._connection import Synchronous
     from understudy.persistence._writer import BusySignal
     from understudy.persistence.migrations import Migration
@@ -140,7 +140,7 @@ class Store:
         """Moves with every commit of this process: what was read since it last moved is still so."""
         return self._group.commits
 
-    def transaction(self, *operations: Operation, point: Point | None = None) -> Commit:
+    def transaction(self, *operations: Operation, point: Points = None) -> Commit:
         """Queue ``operations`` to be committed together or not at all; never blocks on the disk.
 
         ``point`` names one of the three commit points everything relies on: the commit hook is called directly

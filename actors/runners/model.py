@@ -72,8 +72,10 @@ class ModelRunner:
 
     def refusal(self, spawn: Spawn) -> str | None:
         """Why ``spawn`` cannot be taken: a tool group that its child could never have."""
+        if spawn.tool_groups is None:
+            return None
         groups = self.delegating.groups
-        for asked in spawn.tool_groups or ():
+        for asked in spawn.tool_groups:
             # Which MCP servers there are is known only once they run.
             if not is_mcp(asked) and not any(within(group, asked) for group in groups):
                 known = ", ".join(map(repr, groups))

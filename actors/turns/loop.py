@@ -211,14 +211,13 @@ class TurnLoop:
 
     def _judge(self, history: list[Turn], answer: _Answer) -> Final | None:
         """An answer without tool calls: is it the final one? None when the model was asked again."""
-        names = [spec.name for spec in self._means.toolbox.specs()]
         if not answer.text.strip():
             if self._reasks >= MOST_REASKS:
                 return Final("", _failure("empty_output", f"the model said nothing, {MOST_REASKS + 1} times"))
             self._reasks += 1
             self._say(history, Turn("user", EMPTY))
             return None
-        if printed_tool_call(answer.text, names):
+        if printed_tool_call(answer.text, [spec.name for spec in self._means.toolbox.specs()]):
             if self._repaired:
                 return Final(answer.text, _failure("invalid_output", "the model prints tool calls as text"))
             self._repaired = True

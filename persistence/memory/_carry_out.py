@@ -53,7 +53,7 @@ _STEPS: dict[type[op.Operation], _Step] = {
 }
 _RANK = {kind: rank for rank, kind in enumerate(_STEPS)}
 # What has a context or turns in it.
-_TELLING = frozenset({op.MergeResult, op.SaveContext, op.AppendTurns})
+_TELLING = frozenset({op.FinishRun, op.MergeResult, op.SaveContext, op.AppendTurns})
 # What is about turns, those of its own transaction included.
 _AFTER_TURNS = frozenset({op.CompactHistory, op.SaveCheckpoint})
 
@@ -100,6 +100,9 @@ def _tell(tables: Tables, new: Any, answer: op.Answer, undo: Undo) -> None:
         sessions.append_turns(tables, new.session_key, new.at, new.turns, new.run_id, undo)
     elif kind is op.SaveContext:
         sessions.save_context(tables, new.session_key, new.context, undo)
+    elif kind is op.FinishRun:
+        if new.merge is not None:
+            _tell(tables, new.merge, answer, undo)
     elif answer:
         if new.context is not None:
             sessions.save_context(tables, new.session_key, new.context, undo)

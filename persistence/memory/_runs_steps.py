@@ -105,8 +105,7 @@ def finish_run(tables: Tables, new: op.FinishRun, undo: Undo) -> bool:
     if run.started_at is None and result.end_reason == EndReason.COMPLETED:
         raise StoreError(f"the store refused this work: run {run_id} completed without a start")
     deliver_to = new.deliver_to or result.parent_session_key
-    waiting = tables.undelivered[deliver_to]
-    undo.append((_reopen, tables, run_id, run, run.usage, run.steps, waiting))
+    undo.append((_reopen, tables, run_id, run, run.usage, run.steps))
     run.ended_at = max(new.at, run.last_fact_at)
     run.result = pack(result)
     if new.full_output is not None:
@@ -115,13 +114,17 @@ def finish_run(tables: Tables, new: op.FinishRun, undo: Undo) -> bool:
     run.steps = result.steps
     run.deliver_to = deliver_to
     del tables.open_runs[run_id]
-    waiting[run_id] = run
+    if new.merge is None:
+        tables.undelivered[deliver_to][run_id] = run
+    else:
+        run.delivered_at = run.ended_at
     return True
 
 
-def _reopen(tables: Tables, run_id: str, run: Run, usage: Usage, steps: int, waiting: dict[str, Run]) -> None:
-    del waiting[run_id]
-    run.ended_at = run.result = run.full_output = run.deliver_to = None
+def _reopen(tables: Tables, run_id: str, run: Run, usage: Usage, steps: int) -> None:
+    assert run.deliver_to is not None
+    tables.undelivered[run.deliver_to].pop(run_id, None)
+    run.ended_at = run.delivered_at = run.result = run.full_output = run.deliver_to = None
     run.usage, run.steps = usage, steps
     tables.open_runs[run_id] = run
     tables.open_runs = _in_order(tables.open_runs)

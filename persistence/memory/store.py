@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, cast
 
-from understudy.persistence._commit import Settled
+from understudy.persistence._commit import Settled, each
 from understudy.persistence.ingest import Ingest
 from understudy.persistence.memory._carry_out import carry_out
 from understudy.persistence.memory._runs import MemoryRuns
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from understudy.persistence._commit import Commit, Point
+    from understudy.persistence._commit import Commit, Points
     from understudy.persistence.memory._carry_out import Undo
     from understudy.persistence.operations import Operation
     from understudy.persistence.runs import Runs
@@ -68,7 +68,7 @@ class MemoryStore:
         self.ingest = Ingest(self, wall_ms)
         self.results = Results(self, results_dir, wall_ms)
 
-    def transaction(self, *operations: Operation, point: Point | None = None) -> Commit:
+    def transaction(self, *operations: Operation, point: Points = None) -> Commit:
         """Carry ``operations`` out together or not at all, now: the commit that comes back is decided.
 
         The hook is called as by a durable store: what it raises before the commit undoes this transaction, what
@@ -84,14 +84,16 @@ class MemoryStore:
             try:
                 answers = carry_out(tables, operations, undo)
                 if hook is not None:
-                    hook(cast("CommitPoint", f"{point}.before"))
+                    for each_point in each(point):
+                        hook(cast("CommitPoint", f"{each_point}.before"))
             except BaseException as error:  # noqa: BLE001 - handed to the caller as it is
                 for take_back, *given in reversed(undo):
                     take_back(*given)
                 return Settled(error)
             if hook is not None:
                 try:
-                    hook(cast("CommitPoint", f"{point}.after"))
+                    for each_point in each(point):
+                        hook(cast("CommitPoint", f"{each_point}.after"))
                 except BaseException as error:  # noqa: BLE001 - handed to the caller as it is
                     return Settled(error)
         return Settled(answers)

@@ -70,7 +70,8 @@ DONE = ("completed", None)
 def test_a_result_that_was_stored_and_not_delivered_is_delivered_at_the_next_start(lives: Lives) -> None:
     """Nobody has to ask for the session: it is opened by the start itself."""
     hook = CrashPoint("merge.before", "delay")
-    runner = ScriptedRunner([Touched("a.py"), Final("done")])
+    # So long that the end is committed before it is shortened, and merged after that.
+    runner = ScriptedRunner([Touched("a.py"), Final("done " * 10_000)])
     with lives.host(runner, hook=hook) as runtime:
         handle = runtime.session(KEY, workspace=lives.folder).spawn(Spawn(task="work", label="a"))
         assert hook.reached.wait(WAIT)
@@ -80,7 +81,7 @@ def test_a_result_that_was_stored_and_not_delivered_is_delivered_at_the_next_sta
         lives.clock.run_until_idle()
         assert (ends(runtime), notes(runtime)) == ({"a": DONE}, {"a": 1})
         assert runtime.session(KEY).working_context.recent_files == (str(lives.folder / "a.py"),)
-        assert runtime.run(handle.run_id).result(timeout=WAIT).output == "done"
+        assert runtime.run(handle.run_id).result(timeout=WAIT).output.startswith("done")
     lives.crash()
     with lives.host(runner) as runtime:
         assert notes(runtime) == {"a": 1}, "and never again"
@@ -409,7 +410,7 @@ def test_an_orderly_stop_leaves_what_may_resume_and_ends_the_rest(lives: Lives) 
 def test_a_result_for_a_session_that_was_closed_for_good_is_a_dead_letter(lives: Lives) -> None:
     """Nobody is left to take it in; it is kept, once, and can be looked at."""
     hook = CrashPoint("merge.before", "delay")
-    runner = ScriptedRunner([Final("done")])
+    runner = ScriptedRunner([Final("done " * 10_000)])  # merged by itself, as above
     with lives.host(runner, hook=hook) as runtime:
         handle = runtime.session(KEY).spawn(Spawn(task="work", label="a"))
         assert hook.reached.wait(WAIT)

@@ -10,6 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _given import a_result
 
 from understudy.persistence import (
     DuplicateRunError,
@@ -77,6 +78,11 @@ class Drawn:
 
     def maybe(self, value: Any) -> Any:
         return value if self.rng.random() < 0.5 else None
+
+    def merge(self) -> op.MergeResult:
+        return op.MergeResult(
+            self.pick(RUNS), self.key(), self.at(), self.pick((1, 1, 2)), self.maybe(self.context()), self.turns()
+        )
 
     def turns(self) -> tuple[Turn, ...]:
         return tuple(
@@ -200,25 +206,17 @@ class Drawn:
             *(
                 [
                     lambda: op.FinishRun(
-                        self.result(), self.at(), self.maybe(self.pick(TEXTS)), self.maybe(self.pick(SESSIONS))
+                        self.result(),
+                        self.at(),
+                        self.maybe(self.pick(TEXTS)),
+                        self.maybe(self.pick(SESSIONS)),
+                        self.maybe(self.merge()),
                     )
                 ]
                 * 4
             ),
             *([lambda: op.CondenseResult(self.summarized())] * 2),
-            *(
-                [
-                    lambda: op.MergeResult(
-                        self.pick(RUNS),
-                        self.key(),
-                        self.at(),
-                        self.pick((1, 1, 2)),
-                        self.maybe(self.context()),
-                        self.turns(),
-                    )
-                ]
-                * 4
-            ),
+            *([self.merge] * 4),
             lambda: op.DeliveryFailed(self.pick(RUNS), self.pick(TEXTS), self.at()),
             lambda: op.DeadLetter(
                 self.at(), self.pick(TEXTS), self.pick(TEXTS), self.maybe(self.key()), self.maybe(self.pick(RUNS))
@@ -438,6 +436,39 @@ def test_two_words_about_one_run_in_one_transaction_are_two_words(kind: str) -> 
     assert answers == (None, True, False, True, False, True, False)
     assert store.transcripts.text(SESSIONS[0]) == "user: once"
     assert [late.at for late in store.runs.late_endings(packet.run_id)] == [4]
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "database"])
+@pytest.mark.parametrize("together", [True, False])
+def test_only_the_end_that_wins_is_merged_with_it(kind: str, together: bool) -> None:
+    """What the parent would be told of an end that came second is never told, and nothing waits any more."""
+    store: Ledger = both()[0 if kind == "memory" else 1]
+    packet = Drawn(random.Random(1)).packet()
+    ends = [
+        op.FinishRun(
+            a_result(packet, output=said),
+            at,
+            merge=op.MergeResult(
+                packet.run_id, SESSIONS[0], at, context=WorkingContext((f"/{said}",)), turns=(Turn("user", said),)
+            ),
+        )
+        for at, said in enumerate(("first", "second"), start=3)
+    ]
+    opened = (*(op.OpenSession(key, 1) for key in SESSIONS), op.AcceptRun(packet, 1, "h1", started=True))
+    if together:
+        answers = store.transaction(*opened, *ends).result()[-2:]
+    else:
+        store.transaction(*opened).result()
+        answers = tuple(store.transaction(end).result()[0] for end in ends)
+    assert answers == (True, False)
+    assert store.transaction(op.MergeResult(packet.run_id, SESSIONS[0], 9)).result() == (False,)
+    assert store.transcripts.text(SESSIONS[0]) == "user: first"
+    context, record = store.sessions.working_context(SESSIONS[0]), store.runs.get(packet.run_id)
+    assert context is not None
+    assert record is not None
+    assert (context.recent_files, record.facts.ended_at, record.facts.delivered_at) == (("/first",), 3, 3)
+    assert (store.outbox.undelivered(dead=True), store.problems()) == ([], [])
     store.close()
 
 

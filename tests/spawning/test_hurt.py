@@ -34,7 +34,8 @@ def test_results_silently_lost_on_restart(point: CommitPoint, manual_clock: Manu
     """Whenever the host dies after the end of a run, the next start has its result in the parent, once."""
     strike = CrashPoint(point, "delay")
     with a_host(manual_clock, commit_hook=strike) as runtime:
-        runtime.session(MAIN).spawn(Spawn(task="x"))
+        # Long enough to be shortened, so that the end is committed by itself, and the merge after it.
+        runtime.session(MAIN).spawn(Spawn(task="x " * 10_000, label="x"))
         assert strike.reached.wait(30)
         crashed = died(runtime, tmp_path)
         strike.release()
