@@ -76,7 +76,7 @@ async def conclude(run: LiveRun) -> None:
         _tell(run, result)
     if backstage.hooks.on_ended is not None:
         backstage.task(_ended(run, result))
-    await deliver(run, result, merged=merge if merged else None)
+    await deliver(run, result, merged=merged)
 
 
 def _wants_condensing(run: LiveRun, result: SubAgentResult) -> bool:
@@ -89,9 +89,10 @@ def _goes_straight_in(run: LiveRun, result: SubAgentResult) -> bool:
     Nor a run that it is delivered to: that one may end before the commit, and must then know what it still gets.
     """
     session = run.session
+    exchange = session.exchange
     return (
         session.owner is None
-        and session.exchange is None
+        and (exchange is None or not exchange.under_way)
         and not (run.waited or session.sealed or _wants_condensing(run, result))
     )
 
@@ -176,7 +177,7 @@ async def _commit(
 
     Gives the result that stands, which is another's where another end came first; and whether it was merged.
     """
-    backstage = run.backstage
+    backstage, session = run.backstage, run.session
     answer = Turn("assistant", full)
     operations = (
         *run.unstored,
@@ -184,26 +185,39 @@ async def _commit(
             result,
             now,
             full_output=None if result.output == full else full,
-            deliver_to=run.session.living().key,
+            deliver_to=session.living().key,
             merge=merge,
         ),
         *((AppendTurns(result.session_key, now, (answer,), result.run_id),) if full.strip() else ()),
     )
 
+    points: Points = "terminal" if merge is None else ("terminal", "merge")
+    exchange = None if merge is None else session.exchange
+    if exchange is not None:
+        exchange.enter()  # the next call of the parent's model waits for this
+    problem: Exception | None = None
     try:
-        points: Points = "terminal" if merge is None else ("terminal", "merge")
         won = (await backstage.store.transaction(*operations, point=points))[len(run.unstored)]
+        if won and merge is not None:
+            session.took_in(result, merge)
     except StoreClosedError:
         raise
     except Exception as error:  # noqa: BLE001 - a commit hook may raise anything, before the commit or after it
-        return await _commit_again(run, result, operations, error)
-    if won:
-        return result, merge is not None
-    return backstage.store.runs.result(result.run_id) or result, False
+        problem = error
+    finally:
+        if exchange is not None:
+            exchange.arrived()
+    if problem is not None:
+        return await _commit_again(run, result, operations, merge, problem)
+    return (result, merge is not None) if won else (backstage.store.runs.result(result.run_id) or result, False)
 
 
 async def _commit_again(
-    run: LiveRun, result: SubAgentResult, operations: tuple[Operation, ...], error: Exception
+    run: LiveRun,
+    result: SubAgentResult,
+    operations: tuple[Operation, ...],
+    merge: MergeResult | None,
+    error: Exception,
 ) -> tuple[SubAgentResult, bool]:
     """The same with patience; where an attempt failed after its commit, that commit stands.
 
@@ -213,7 +227,10 @@ async def _commit_again(
     stored = backstage.store.runs.result(result.run_id)
     if stored is not None:
         record = backstage.store.runs.get(result.run_id)
-        return stored, record is not None and record.facts.delivered_at is not None
+        merged = merge is not None and record is not None and record.facts.delivered_at is not None
+        if merged:
+            run.session.took_in(stored, merge)
+        return stored, merged
     operations = tuple(
         replace(operation, merge=None) if isinstance(operation, FinishRun) else operation for operation in operations
     )

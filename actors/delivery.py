@@ -19,21 +19,19 @@ if TYPE_CHECKING:
     from understudy.actors.backstage import Backstage
     from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
-    from understudy.persistence.operations import MergeResult
     from understudy.protocol import SessionKey, SpawnPacket, SubAgentResult
     from understudy.protocol.spawn import ReplyTo
 
 logger = logging.getLogger("understudy")
 
 
-async def deliver(run: LiveRun, result: SubAgentResult, *, merged: MergeResult | None = None) -> None:
+async def deliver(run: LiveRun, result: SubAgentResult, *, merged: bool = False) -> None:
     """Bring the result to the parent, or to whoever is left above it; then tell all who wait for it.
 
     ``merged``: it went in with its end already.
     """
     session = run.session.living()
-    if merged is not None:
-        run.session.took_in(result, merged)
+    if merged:
         run.session.delivered(result, announce=run.announce, packet=run.packet)
     elif run.waited and session is run.session and not session.sealed:
         # It is a tool's answer: merged together with that answer, so that a crash between the two loses neither.

@@ -29,6 +29,10 @@ class Exchange:
         """Wait until nothing is under way; then the caller is an arrival, and says `arrived` when it is in."""
         while self.under_way:
             await self._change()
+        self.enter()
+
+    def enter(self) -> None:
+        """The caller is an arrival: something that is being merged right now."""
         self.arrivals += 1
 
     def arrived(self) -> None:

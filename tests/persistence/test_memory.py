@@ -455,7 +455,8 @@ def test_only_the_end_that_wins_is_merged_with_it(kind: str, together: bool) -> 
         )
         for at, said in enumerate(("first", "second"), start=3)
     ]
-    opened = (*(op.OpenSession(key, 1) for key in SESSIONS), op.AcceptRun(packet, 1, "h1", started=True))
+    opened: list[op.Operation] = [op.OpenSession(key, 1) for key in SESSIONS]
+    opened.append(op.AcceptRun(packet, 1, "h1", started=True))
     if together:
         answers = store.transaction(*opened, *ends).result()[-2:]
     else:
