@@ -86,6 +86,7 @@ class LiveRun:
         "backstage",
         "digest",
         "dropped_files",
+        "due",
         "durable",
         "ending",
         "exchange",
@@ -126,6 +127,8 @@ class LiveRun:
         self.generation = 1
         self.accepted_at = now
         self.started_at: int | None = now
+        self.due = float("inf")
+        """When its time is up, in the clock's monotonic seconds; the watchdog says so once it has started."""
         self.durable = False
         """Whether the acceptance is committed."""
         self.queued = False
@@ -301,7 +304,7 @@ class LiveRun:
             # With the next turn of the loop: what was used must count even if the host dies, but a turn or an end that
             # is said in the same breath tells it too.
             self._unreported = True
-            self.backstage.kernel.asyncio_loop.call_soon(self._report)
+            self.backstage.report_soon(self)
         self.charge(usage)
 
     def charge(self, usage: Usage) -> None:
@@ -364,7 +367,8 @@ class LiveRun:
             self._noted_at = self.heard_at
             self._progressed()
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Tell the store what was consumed, unless a turn or the end has done so."""
         if self._unreported and self.ending is None:
             self._progressed()
 

@@ -14,6 +14,8 @@ MARK = "│ "
 """What each framed line begins with. Text that is framed has no line without it."""
 
 _LONGEST_INLINE = 500
+_LONGEST_KNOWN = 200
+"""Lines up to this length are remembered once they were looked at: a quarter of a megabyte at the most."""
 
 # Cc: control, Cf: invisible and bidirectional marks, Cs: lone surrogates, Co: private use, Cn: not assigned.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
@@ -135,6 +137,11 @@ def _defused(line: str, tag: str) -> str:
     """A line in which no tag, heading, rule or role of ours can be read, however it is spelt."""
     if _plain(line):
         return line
+    # Lines that are not plain recur: the heads and feet of our own notes stand in every transcript that is quoted.
+    return _defused_short(line, tag) if len(line) <= _LONGEST_KNOWN else _defused_anew(line, tag)
+
+
+def _defused_anew(line: str, tag: str) -> str:
     folded = _folded(line)
     taken = {found.start() for found in _SPECIAL_TOKEN.finditer(line)}
     if _tags(tag).search(folded):
@@ -142,6 +149,9 @@ def _defused(line: str, tag: str) -> str:
     if taken:
         line = "".join(["(" if place in taken else character for place, character in enumerate(line)])
     return f"\\{line}" if _RULE.match(line) or _LINE.match(folded) else line
+
+
+_defused_short = lru_cache(maxsize=1024)(_defused_anew)
 
 
 def _tag_brackets(line: str, tag: str) -> set[int]:
