@@ -272,6 +272,8 @@ def everything(store: Ledger) -> dict[str, object]:
         "abandoned": lambda: runs.abandoned(stale_before=3),
         "queued": runs.queued,
         "unexported": runs.unexported,
+        "first unexported": lambda: runs.unexported(limit=1),
+        "other unexported": lambda: runs.unexported(after=next(iter(runs.unexported(limit=1)), None)),
         "sweepable": lambda: runs.sweepable(ended_before=50),
         "usage": lambda: runs.usage(SESSIONS[0]),
         "hosts": store.hosts.running,
