@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from importlib.util import find_spec
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from understudy.actors import AsyncRuntime
     from understudy.gateway.http.hooks import HookHandler
     from understudy.gateway.http.tokens import Tokens
-    from understudy.gateway.mcp import Mounted
+    from understudy.gateway.mcp.mounted import Mounted
 
 _READS = "authorization", "content-type", "last-event-id", "mcp-protocol-version"
 
@@ -79,6 +79,6 @@ def _mcp(runtime: AsyncRuntime) -> Mounted | None:
     """The same runtime's tools over MCP, where that extra is installed."""
     if find_spec("mcp") is None:
         return None
-    from understudy.gateway.mcp import Mounted  # noqa: PLC0415 - needs its extra
+    from understudy.gateway.mcp.mounted import Mounted  # noqa: PLC0415 - needs its extra
 
     return Mounted(runtime)

@@ -4,8 +4,3 @@ try:
     import mcp  # noqa: F401 - only whether it is there
 except ModuleNotFoundError as missing:
     raise ImportError(f'there is no {missing.name}: run `pip install "understudy[mcp]"`') from None
-
-from understudy.gateway.mcp.mounted import Mounted
-from understudy.gateway.mcp.tools import MCP_TOOLS
-
-__all__ = ["MCP_TOOLS", "Mounted"]

@@ -105,8 +105,9 @@ async def subagents(
     run_ids: list[str] | None = None,
     message: str | None = None,
 ) -> str:
-    """Look after your sub-agents: list those at work, wait up to 50 seconds for the results of some (1 to 32), steer
-    one with a message, or kill one and everything it has started.
+    """Look after your sub-agents: list those at work, wait for some (1 to 32), steer one with a message, or kill one.
+
+    A wait ends after 50 seconds, and tells who is still at work. A kill ends everything that one has started, too.
     """
     session = _session(context)
     if action == "list":

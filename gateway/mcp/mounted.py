@@ -17,7 +17,7 @@ from understudy.actors.tools.outcome import ToolError, ToolOutcome
 from understudy.gateway.http.door import MOST_BYTES
 from understudy.gateway.http.problems import problem, unknown
 from understudy.gateway.mcp.caller import Caller, context_of, known
-from understudy.gateway.mcp.tools import ACTING, MCP_TOOLS, mcp_server
+from understudy.gateway.mcp.tools import ACTING, MCP_PATH, MCP_TOOLS, mcp_server
 from understudy.protocol import SessionKey
 from understudy.protocol._explain import nearest
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-MCP_PATH = "/mcp"
 _PARAMETERS = "session", "agent", "cwd"
 
 
@@ -82,14 +81,14 @@ class Mounted:
     async def _acting(self, caller: Caller, key: str | None, *, may_make: bool, cwd: str | None) -> SessionActor:
         """The session that acts, open here."""
         if key is None:
-            raise ToolError("no session acts here: name one with `understudy mcp --session KEY`, or ?session=KEY over HTTP")
+            raise ToolError("no session acts here: name one with `understudy mcp --session`, or ?session= over HTTP")
         runtime, own = self._runtime, caller.own
         if own is None and (not may_make or runtime.store.sessions.get(key) is not None):
             raise ToolError(f"there is no session {key} that you may act as: open it in its host first")
         if own is not None and own.parent_session_key is not None:
             actor = runtime.at_work(key)
             if actor is None:
-                raise ToolError(f"session {key} is of a sub-agent that is not at work here: do the work without another")
+                raise ToolError(f"session {key} is of a sub-agent that is not at work here: do the work yourself")
             return actor
         try:
             if own is None:

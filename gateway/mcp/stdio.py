@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
 import sys
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import anyio
@@ -23,8 +22,7 @@ from understudy.gateway.cli.client import the_server
 from understudy.gateway.cli.looking import open_view
 from understudy.gateway.cli.refusal import Refusal
 from understudy.gateway.mcp.caller import context_of, known
-from understudy.gateway.mcp.mounted import MCP_PATH
-from understudy.gateway.mcp.tools import ACTING, MCP_TOOLS, mcp_server
+from understudy.gateway.mcp.tools import ACTING, MCP_PATH, MCP_TOOLS, mcp_server
 from understudy.persistence.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -90,8 +88,10 @@ def serve_stdio(desk: Desk) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Discreet("understudy mcp: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    with contextlib.suppress(BrokenPipeError):
+    try:
         anyio.run(_serve, desk)
+    except* BrokenPipeError:
+        pass  # the client has gone, and nobody is left to tell
 
 
 async def _serve(desk: Desk) -> None:

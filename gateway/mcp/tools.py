@@ -29,6 +29,8 @@ Call: TypeAlias = Callable[[Any, str, "JsonObject"], Awaitable[ToolOutcome]]
 
 _READING = session_search, session_transcript
 _ACTING = sessions_spawn, sessions_send, subagents
+MCP_PATH = "/mcp"
+"""Where they are on a server."""
 MCP_TOOLS = Toolbox(*_READING, *_ACTING)
 ACTING = frozenset(tool.name for tool in _ACTING)
 """Those that need a running host."""

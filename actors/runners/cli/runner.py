@@ -160,4 +160,7 @@ class CliRunner:
 
     def _environment(self, packet: SpawnPacket) -> dict[str, str]:
         profile = self.profile
-        return child_environment({_OWN_SESSION: packet.session_key, **profile.env, **packet.env}, allow=(*PASSED_ON, *profile.needs, *self._pass_env))
+        return child_environment(
+            {_OWN_SESSION: packet.session_key, **profile.env, **packet.env},
+            allow=(*PASSED_ON, *profile.needs, *self._pass_env),
+        )
