@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from starlette.routing import Route
 
 from understudy.actors.errors import SessionBusy, SessionClosedError
 from understudy.actors.tools.outcome import ToolError, ToolOutcome
-from understudy.gateway.http.door import MOST_BYTES
 from understudy.gateway.http.problems import problem, unknown
 from understudy.gateway.mcp.caller import Caller, context_of, known
 from understudy.gateway.mcp.tools import ACTING, MCP_PATH, MCP_TOOLS, mcp_server
@@ -42,8 +42,9 @@ class Mounted:
 
     def __init__(self, runtime: AsyncRuntime) -> None:
         self._runtime = runtime
+        # The door measures bodies before this does, and has words for it.
         self._manager = StreamableHTTPSessionManager(
-            mcp_server(self._call), json_response=True, stateless=True, max_request_body_size=MOST_BYTES
+            mcp_server(self._call), json_response=True, stateless=True, max_request_body_size=sys.maxsize
         )
 
     @contextlib.asynccontextmanager
