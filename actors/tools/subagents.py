@@ -46,16 +46,7 @@ async def sessions_spawn(
     can be followed up with sessions_send.
     """
     session = _session(context)
-    spawn = Spawn(
-        task=task,
-        label=label,
-        runner=agent,
-        objective=objective,
-        artifact_refs=tuple(artifact_refs or ()),
-        tool_groups=None if tool_groups is None else tuple(tool_groups),
-        mode="wait" if wait else "background",
-        cleanup="keep" if keep else "delete",
-    )
+    spawn = spawn_of(task, label, agent, objective, artifact_refs, tool_groups, wait=wait, keep=keep)
     try:
         run = await session.spawn(spawn, announce=not wait, waited=wait, authority=context.authority)
     except SpawnRejected as refused:
@@ -152,6 +143,30 @@ async def _awaited(run: LiveRun) -> SubAgentResult:
     except BaseException:
         run.waited = False
         raise
+
+
+def spawn_of(
+    task: str,
+    label: str | None,
+    agent: str | None,
+    objective: str | None,
+    artifact_refs: Sequence[str] | None,
+    tool_groups: Sequence[str] | None,
+    *,
+    wait: bool,
+    keep: bool,
+) -> Spawn:
+    """What a model asked for."""
+    return Spawn(
+        task=task,
+        label=label,
+        runner=agent,
+        objective=objective,
+        artifact_refs=tuple(artifact_refs or ()),
+        tool_groups=None if tool_groups is None else tuple(tool_groups),
+        mode="wait" if wait else "background",
+        cleanup="keep" if keep else "delete",
+    )
 
 
 def run_id_of(text: str) -> RunId:
