@@ -15,6 +15,7 @@ from understudy.actors import Runner, load_config
 from understudy.gateway.cli.options import DEFAULT_DB, Config, Db
 from understudy.gateway.cli.refusal import Exit, Refusal
 from understudy.gateway.cli.screen import print_line
+from understudy.gateway.harness import Reception
 
 if TYPE_CHECKING:
     from understudy.gateway.http import Whereabouts
@@ -56,7 +57,10 @@ def serve(
     config = load_config(file)
     runners = {} if app is None else runners_of(app)
     try:
-        asyncio.run(http.serve(database, runners=runners, config=config, ready=_say_where, host=host, port=port))
+        serving = http.serve(
+            database, runners=runners, config=config, hooks=Reception, ready=_say_where, host=host, port=port
+        )
+        asyncio.run(serving)
     except (http.NotServedError, http.TokenFileError) as error:
         raise Refusal(str(error)) from error
     except FileNotFoundError as error:
