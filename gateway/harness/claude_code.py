@@ -60,9 +60,7 @@ def read(payload: Mapping[str, object]) -> Sighting | None:
     transcript = text_of(payload, "transcript_path")
     if agent is not None:
         given = "agent_transcript_path" in payload
-        transcript = (
-            text_of(payload, "agent_transcript_path") if given else beside(transcript, session_id, agent)
-        )
+        transcript = text_of(payload, "agent_transcript_path") if given else beside(transcript, session_id, agent)
     child = _child(payload, session_id) if tool in _DELEGATING else None
     return Sighting(
         harness=HARNESS,
@@ -96,13 +94,7 @@ def parse_line(line: str, *, told: Callable[[str], bool] = lambda _agent: False)
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(entry, dict) or entry.get("type") not in {"user", "assistant"}:
-        return None
-    # Summaries stand for turns that are stored; meta lines are the harness's own words.
-    if entry.get("isMeta") or entry.get("isCompactSummary"):
-        return None
-    came_back = entry.get("toolUseResult")
-    if isinstance(came_back, dict) and told(text_of(came_back, "agentId") or ""):
+    if not _is_said(entry) or told(_came_back(entry) or ""):
         return None
     message = entry.get("message")
     content = message.get("content") if isinstance(message, dict) else None
@@ -115,6 +107,21 @@ def parse_line(line: str, *, told: Callable[[str], bool] = lambda _agent: False)
         isinstance(part, dict) and part.get("type") == "tool_result" for part in content
     )
     return Turn("tool" if answers else "user", text)
+
+
+def _is_said(entry: object) -> bool:
+    # Summaries stand for turns that are stored; meta lines are the harness's own words.
+    return (
+        isinstance(entry, dict)
+        and entry.get("type") in {"user", "assistant"}
+        and not (entry.get("isMeta") or entry.get("isCompactSummary"))
+    )
+
+
+def _came_back(entry: Mapping[str, object]) -> str | None:
+    """The sub-agent whose end a line tells."""
+    result = entry.get("toolUseResult")
+    return text_of(result, "agentId") if isinstance(result, dict) else None
 
 
 def _said(payload: Mapping[str, object], what: What) -> Turn | None:

@@ -47,9 +47,7 @@ class Words:
             self._ahead[record.session_key] = [*waiting, _said(turn)][-_MOST_AHEAD:]
             _forget(self._ahead)
 
-    def ingest(
-        self, transcript: str | None, record: SessionRecord, harness: Harness, *, final: bool = False
-    ) -> bool:
+    def ingest(self, transcript: str | None, record: SessionRecord, harness: Harness, *, final: bool = False) -> bool:
         """Take in what a transcript file has gained; False where there is none to be read."""
         if transcript is None:
             return False
