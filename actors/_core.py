@@ -246,6 +246,12 @@ class Core:
         await recovery.deliver_waiting(session)
         return session
 
+    def at_work(self, session_key: str) -> SessionActor | None:
+        """The session under which a sub-agent's own children live; None unless the sub-agent is at work here."""
+        live = self._backstage.live.values()
+        run = next((run for run in live if run.packet.session_key == session_key and run.ending is None), None)
+        return None if run is None or run.queued else run.own_session()
+
     # -- what a host asks -----------------------------------------------------------------------------
 
     @property

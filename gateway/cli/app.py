@@ -18,6 +18,7 @@ from understudy.gateway.cli.refusal import Exit, Refusal
 from understudy.gateway.cli.screen import print_line
 from understudy.gateway.cli.serving import serve
 from understudy.gateway.cli.settings import config
+from understudy.gateway.cli.speaking import mcp
 from understudy.persistence import CorruptStoreError, ForeignStoreError, StoreError
 from understudy.protocol import ConfigError
 from understudy.protocol.run_facts import IllegalFactsError
@@ -105,5 +106,6 @@ app.command("kill")(acting.kill)
 app.command("follow-up")(acting.follow_up)
 app.command("doctor")(doctor)
 app.command("serve")(serve)
+app.command("mcp")(mcp)
 app.add_typer(config, name="config")
 app.add_typer(hook, name="hook")

@@ -74,7 +74,7 @@ class Server:
         """Have something done, and refuse in the server's own words where it was not."""
         answer = self.tell(path, body)
         if not answer.ok:
-            raise self._refusal(answer)
+            raise self.refusal(answer)
         return answer.document
 
     @contextlib.contextmanager
@@ -84,7 +84,7 @@ class Server:
         request.add_header("Accept", "text/event-stream")
         with self._open(request, _SILENCE) as response:
             if response.status != http.client.OK:
-                raise self._refusal(_read(response))
+                raise self.refusal(_read(response))
             lines = _lines(response)
             for line in lines:
                 if not line:
@@ -93,6 +93,7 @@ class Server:
 
     def _request(self, path: str) -> urllib.request.Request:
         request = urllib.request.Request(f"{self.url}{path}")  # noqa: S310 - http on loopback, looked at when found
+        request.add_header("Accept", "application/json")
         request.add_header("Authorization", f"Bearer {self._token()}")
         return request
 
@@ -109,7 +110,8 @@ class Server:
             except (OSError, http.client.HTTPException) as error:
                 raise self._gone(error) from error
 
-    def _refusal(self, answer: Answer) -> Refusal:
+    def refusal(self, answer: Answer) -> Refusal:
+        """The server's no, in its own words."""
         words = str(answer.document.get("detail") or f"status {answer.status}")
         if answer.status == http.client.UNAUTHORIZED:
             words = f"it does not take the token in {self.token_file}: start it again, which makes a new one"
