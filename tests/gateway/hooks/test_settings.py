@@ -264,13 +264,14 @@ ENTRY = st.lists(st.just(FOREIGN) | PLAIN, max_size=2).map(lambda hooks: {"hooks
 WHOLE = st.dictionaries(st.text(max_size=3).filter(lambda name: name != "hooks"), PLAIN, max_size=3)
 
 
+@pytest.mark.slow  # sixty settings of every shape
 @given(
     others=WHOLE,
     hooks=st.none() | st.dictionaries(EVENT, st.lists(ENTRY, max_size=3), max_size=4),
     indent=st.none() | st.integers(0, 5) | st.just("\t"),
     ends=BLANKS,
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_settings_come_back(others: dict[str, Any], hooks: Any, indent: int | str | None, ends: str) -> None:
     """In every shape JSON has, with nothing else lost meanwhile; also from the text alone, but for what was empty."""
     document = others if hooks is None else {**others, "hooks": hooks}
