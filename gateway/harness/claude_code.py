@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +16,7 @@ from understudy.protocol import Receipt, SessionKey
 from understudy.protocol.model import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from understudy.protocol.files import FileMode
 
@@ -83,6 +85,20 @@ def read(payload: Mapping[str, object]) -> Sighting | None:
 def sub_agent(session_id: str, agent: str) -> SessionKey:
     """The key of a sub-agent's session."""
     return key(HARNESS, session_id, "subagent", agent)
+
+
+def written_down(sighting: Sighting) -> Iterator[Sighting]:
+    """The sub-agents of a session that stand beside its transcript, each after its parent."""
+    if sighting.transcript is None or sighting.in_sub_agent:
+        return
+    session_id = Path(sighting.transcript).stem
+    files = (Path(sighting.transcript).parent / session_id / "subagents").glob("agent-*.jsonl")
+    with suppress(OSError):
+        for file in sorted((file for file in files if file.is_file() and not file.is_symlink()), key=_depth):
+            parent = _named_parent(str(file), session_id)
+            if parent is not None:  # a compaction's own have none
+                session = sub_agent(session_id, file.stem.removeprefix("agent-"))
+                yield replace(sighting, what="used", session=session, transcript=str(file), parent=parent, said=None)
 
 
 def parse_line(line: str, *, told: Callable[[str], bool] = lambda _agent: False) -> Turn | None:
@@ -155,6 +171,11 @@ def _named_parent(transcript: str | None, session_id: str) -> SessionKey | None:
         return None
     above = text_of(meta, "parentAgentId")
     return key(HARNESS, session_id) if above is None else sub_agent(session_id, above)
+
+
+def _depth(transcript: Path) -> int:
+    depth = (_small_object(transcript.with_suffix(".meta.json")) or {}).get("spawnDepth")
+    return depth if isinstance(depth, int) else 0
 
 
 def _small_object(path: Path) -> dict[str, object] | None:

@@ -37,6 +37,7 @@ Lineage = Literal["exact", "inferred"]
 # A chain of parents that is longer than this is a loop.
 _DEEPEST = 100
 _CHARS_PER_TOKEN = 4
+_MOST_SESSIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Continuity:
         self._bound = bound
         self._delegations = Delegations()
         self._words = Words(store, wall_ms)
+        self._caught_up: dict[SessionKey, None] = {}
         # One at a time: what a sub-agent inherits is what was told before it.
         self._lock = threading.Lock()
 
@@ -87,6 +89,7 @@ class Continuity:
             record = self._opened(sighting, parent)
             if self._bound and record.agent_id != self._agent_id:
                 raise NotTheirsError(record.session_key)  # somebody was quicker
+            self._catch_up(sighting)
             self._take_in(sighting, record)
             context = self._inheritance(sighting, record) if sighting.what == "opened" else None
             lineage: Lineage = "inferred" if record.parent_inferred else "exact"
@@ -191,6 +194,16 @@ class Continuity:
                 return True
             above = None if above.parent_session_key is None else self._store.sessions.get(above.parent_session_key)
         return True
+
+    def _catch_up(self, sighting: Sighting) -> None:
+        """The sub-agents of a session that began and perhaps ended while nobody listened; looked for once."""
+        if sighting.harness != claude_code.HARNESS or sighting.session in self._caught_up:
+            return
+        self._caught_up[sighting.session] = None
+        while len(self._caught_up) > _MOST_SESSIONS:
+            del self._caught_up[next(iter(self._caught_up))]
+        for missed in claude_code.written_down(sighting):
+            self._words.take_in(missed, self._opened(missed, None), final=False)
 
     # -- what happened in it --------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import http.client
 import ipaddress
 import json
 import logging
+import socket
 import threading
 from base64 import b64encode
 from contextlib import closing, suppress
@@ -26,6 +27,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two tries: twice as many each time, until something was heard."""
 _SILENCE = 60.0
 """Seconds without a word after which a connection is taken for dead: a heartbeat comes every ten."""
+_LONGEST_STOP = 5.0
 _LONGEST_LINE = 8 * 2**20
 _MOST_SESSIONS = 1_000
 
@@ -63,9 +65,9 @@ class OpenCodeFollower:
         connection = self._connection
         if connection is not None and connection.sock is not None:
             with suppress(OSError):
-                connection.sock.shutdown(2)  # wakes the thread that reads from it
+                connection.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
         if self._thread.is_alive():
-            self._thread.join(_SILENCE)
+            self._thread.join(_LONGEST_STOP)
 
     def run(self) -> None:
         """Listen until it is stopped, or the store is closed."""
@@ -77,7 +79,7 @@ class OpenCodeFollower:
             except StoreClosedError:
                 return
             except Exception as error:  # noqa: BLE001 - whatever another program says, or the store: it is tried again
-                if not told:
+                if not told and not self._stopped.is_set():
                     logger.warning("OpenCode at %s is not heard (%s): trying on", self._url, error)
                 told = True
             if self._wait(wait):

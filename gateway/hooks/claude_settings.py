@@ -36,7 +36,8 @@ EVENTS: dict[str, str | None] = {
     "SessionEnd": None,
 }
 """What we are told of, and of which tools."""
-NEVER_OVER_HTTP = frozenset({"SessionStart"})
+NEVER_OVER_HTTP = frozenset({"SessionStart", "SessionEnd"})
+"""The first never arrives so; where nobody serves, of the second an error is shown to the user."""
 
 _COMMAND = re.compile(rf" -m understudy\.gateway\.cli hook run {HARNESS} ")
 _ADDRESS = f"/api/hooks/{HARNESS}/"

@@ -261,6 +261,27 @@ def test_a_host_that_comes_late_catches_up_from_the_transcript(store: Ledger, tm
     assert said_in(store) == [line for n in range(50) for line in (f"user: prompt {n}", f"assistant: answer {n}")]
 
 
+def test_sub_agents_that_nobody_heard_of_are_found_beside_the_transcript(store: Ledger, tmp_path: Path) -> None:
+    """With their parents and what was said; not a compaction's own, and nothing that a link leads to."""
+    agents = tmp_path / "s1" / "subagents"
+    agents.mkdir(parents=True)
+    main = tmp_path / "s1.jsonl"
+    main.write_text(a_line("user", "Go"))
+    for agent, meta in (("outer", {}), ("inner", {"parentAgentId": "outer"}), ("linked", {})):
+        (agents / f"agent-{agent}.meta.json").write_text(json.dumps({"spawnDepth": 1 + len(meta), **meta}))
+    for agent in ("outer", "inner", "compaction"):
+        (agents / f"agent-{agent}.jsonl").write_text(a_line("user", f"task of {agent}"))
+    (agents / "agent-linked.jsonl").symlink_to(main)
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    continuity = a_continuity(store)
+    for _ in range(2):
+        play(continuity, [{**base, "hook_event_name": "PostToolUse", "tool_name": "Bash"}])
+    assert lineage(store) == {"s1": None, "outer": "s1", "inner": "outer"}
+    assert said_in(store, "claude-code:s1:subagent:inner") == ["user: task of inner"]
+    depths = {record.session_key.split(":")[-1]: record.depth for record in store.sessions.find(limit=9).items}
+    assert depths == {"s1": 0, "outer": 1, "inner": 2}
+
+
 def test_a_sub_agents_last_words_stand_once_in_its_parents_session(store: Ledger, tmp_path: Path) -> None:
     """As the note from its stop, not again as the tool result; one whose stop was missed keeps the result."""
     main = tmp_path / "s1.jsonl"

@@ -99,7 +99,7 @@ def check(store: MemoryStore) -> None:
     files = ("/home/dev/project/hello.txt",)
     told = known(store)
     answers = [told[child][3][-1], told[parent][3][-1]]
-    note = f"[Subagent Result: {CHILD['title'].replace('(', '(')}]"
+    note = f"[Subagent Result: {CHILD['title']}]"
     assert told == {
         parent: (None, False, files, ["The blue heron. [[scene:parent]]", told[parent][3][1], answers[1]]),
         child: (parent, True, files, ["Look: [[scene:child]]", answers[0]]),
@@ -127,7 +127,15 @@ def test_a_stream_that_breaks_is_taken_up_again() -> None:
 
 def test_it_tries_less_and_less_often_until_something_is_heard() -> None:
     """Nobody there, garbage, a refusal: each doubles the wait, up to a longest; a word begins anew."""
-    garbage = ["", "{", "[]", "null", '"x"', '{"type": "session.created", "properties": {"info": {"id": ""}}}', "[" * 9_999]
+    garbage = [
+        "",
+        "{",
+        "[]",
+        "null",
+        '"x"',
+        '{"type": "session.created", "properties": {"info": {"id": ""}}}',
+        "[" * 9_999,
+    ]
     with replaying(garbage) as server:
         store, waits = followed(server.url, 10)
     assert waits == [min(FIRST_WAIT * 2**n, LONGEST_WAIT) for n in range(10)]
@@ -162,5 +170,7 @@ def test_nobody_but_this_machine_is_asked(url: str, tmp_path: Path) -> None:
     """One sentence, before anything is opened."""
     told = understudy("serve", "--opencode", url, "--db", tmp_path / "a.db")
     assert told.exit_code == 2
-    assert told.err == f"understudy: --opencode {url!r} is no address of this machine: write it as http://127.0.0.1:4096\n"
+    assert (
+        told.err == f"understudy: --opencode {url!r} is no address of this machine: write it as http://127.0.0.1:4096\n"
+    )
     assert not (tmp_path / "a.db").exists()

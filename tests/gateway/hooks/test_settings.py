@@ -230,7 +230,7 @@ def test_a_file_that_was_changed_while_one_looked_is_not_overwritten(elsewhere: 
 
 
 def test_no_token_stands_in_the_settings(elsewhere: Path) -> None:
-    """A command reads it from its file; an HTTP hook gets it from the harness's environment, except where it has none."""
+    """A command reads it from its file; an HTTP hook gets it from the harness's environment."""
     (elsewhere / "t").write_text("ustd_secret")
     for database in ("a b.db", "it's.db"):
         understudy("hook", "install", "--yes", "--db", database, "--token-file", str(elsewhere / "t"))
@@ -243,7 +243,7 @@ def test_no_token_stands_in_the_settings(elsewhere: Path) -> None:
     text = LOCAL.read_text()
     assert "secret" not in text
     hooks = {event: entry["hooks"][0] for event, (entry,) in json.loads(text)["hooks"].items()}
-    assert [event for event, hook in hooks.items() if hook["type"] == "command"] == ["SessionStart"]
+    assert [event for event, hook in hooks.items() if hook["type"] == "command"] == ["SessionStart", "SessionEnd"]
     assert hooks["Stop"] == {
         "type": "http",
         "url": "http://127.0.0.1:8427/api/hooks/claude-code/Stop",
