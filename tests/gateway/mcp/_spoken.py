@@ -14,7 +14,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import Tool
 
 from understudy.actors.processes import child_environment
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp.client._transport import TransportStreams
+    from mcp_types import Tool
 
 COMMAND = ["-W", "error", "-m", "understudy.gateway.cli", "mcp"]
 Era = Literal["auto", "legacy"]

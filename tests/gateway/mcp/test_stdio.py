@@ -192,6 +192,19 @@ def test_without_a_database_or_a_server_it_says_so(tmp_path: Path) -> None:
             assert f"nobody serves {database}, and only a running host can do this: start one with" in refused
 
 
+def test_a_server_that_speaks_no_mcp_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading goes on without it."""
+    monkeypatch.setattr(
+        "understudy.gateway.http.app.find_spec", lambda _name: None
+    )  # as if it were not installed there
+    with served(tmp_path) as server, over_stdio(server.database, "--session", MAIN) as spoken:
+        refused = spoken.refused("sessions_spawn", task="x")
+        assert refused.startswith(
+            f"the server at {server.url} speaks no MCP: run `pip install 'understudy[mcp]'` where"
+        )
+        assert spoken.said("session_search", query="x") == "Nothing was found."
+
+
 @pytest.mark.parametrize(("file", "words"), [("text.db", "left as it is"), ("empty.db", "is empty: give the path")])
 def test_a_file_that_is_no_database_is_a_sentence_too(tmp_path: Path, file: str, words: str) -> None:
     """It is left as it was found."""
