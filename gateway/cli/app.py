@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from understudy.gateway.cli import acting, following, listing, showing
 from understudy.gateway.cli.doctor import doctor
 from understudy.gateway.cli.harmless import one_line
+from understudy.gateway.cli.hooking import hook
 from understudy.gateway.cli.refusal import Exit, Refusal
 from understudy.gateway.cli.screen import print_line
 from understudy.gateway.cli.serving import serve
@@ -107,3 +108,4 @@ app.command("doctor")(doctor)
 app.command("serve")(serve)
 app.command("mcp")(mcp)
 app.add_typer(config, name="config")
+app.add_typer(hook, name="hook")

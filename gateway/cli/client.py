@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from understudy.actors.host import process_started
 from understudy.gateway.cli.options import DEFAULT_DB
 from understudy.gateway.cli.refusal import Exit, Refusal
+from understudy.gateway.nearby import nearby
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +22,6 @@ _PATIENCE = 60.0
 """Seconds for an answer: as long as a server takes at most, and a little more."""
 _SILENCE = 60.0
 """Seconds without a word, not even a comment, after which a stream of events is taken for dead."""
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _LONGEST_ANSWER = 64 * 2**20
 
 
@@ -138,16 +135,8 @@ class Server:
 
 def find_server(db: Path | None) -> Server | None:
     """Whoever says to serve this database; None when nobody does, or the process that did is gone."""
-    file = Path(db or DEFAULT_DB).absolute()
-    try:
-        said = json.loads(_own_text(file.with_name(f"{file.name}.server")))
-        server = Server(str(said["url"]).rstrip("/"), int(said["pid"]), Path(said["token_file"]))
-        began = int(said["process_started"])
-        address = urlsplit(server.url)
-        here = address.scheme == "http" and address.hostname in _LOOPBACK
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return server if here and began == process_started(server.pid) else None
+    found = nearby(str(db or DEFAULT_DB))
+    return None if found is None else Server(found.url, found.pid, Path(found.token_file))
 
 
 def the_server(db: Path | None) -> Server:
@@ -190,11 +179,3 @@ def _read(response: Any) -> Answer:
     except ValueError:
         document = {}
     return Answer(response.status, document if isinstance(document, dict) else {})
-
-
-def _own_text(file: Path) -> str:
-    """What stands in a file of ours; another user's could name a server that is after our token."""
-    with file.open(encoding="utf-8") as opened:
-        if os.fstat(opened.fileno()).st_uid != os.geteuid():
-            raise PermissionError(f"{file} is somebody else's")
-        return opened.read()
