@@ -313,7 +313,7 @@ class SessionActor(LoopActor):
         """A spawn that was not accepted: as if it had never been."""
         self.roster.leave(run)
         self._seen.forget(run)
-        self.roster.unsettled.pop(run.packet.run_id, None)
+        self.roster.part_with(run)
         run.settled.set_exception((type(why), why, None))
 
     # -- the end of a run -----------------------------------------------------------------------------
@@ -446,7 +446,7 @@ class SessionActor(LoopActor):
 
     def settle(self, run: LiveRun, result: SubAgentResult | StoreError) -> None:
         """Everybody who waits for the run gets its result, or learns that it could not be stored."""
-        self.roster.unsettled.pop(run.packet.run_id, None)
+        self.roster.part_with(run)
         if run.settled.settled():
             pass  # told before the merge, see `deliver`
         elif isinstance(result, SubAgentResult):
@@ -492,7 +492,8 @@ class SessionActor(LoopActor):
         while coming := [run for run_id, run in roster.unsettled.items() if run_id not in roster.unfinished]:
             for run in coming:
                 run.hurry()  # who would read a summary has said its last word
-                await control.settled(run)
+            # Not for what they settle with: a result that waits for the exchange was told before it is merged.
+            await roster.departure()
 
     def seal(self) -> None:
         """The owner's result is being made: from now on results go to whoever is above."""

@@ -175,7 +175,11 @@ class SomeModel:
         chance = self._world.chance
         await self._world.breath("model")
         yield UsageReport(Usage(input_tokens=10, output_tokens=chance.randrange(10), cost_usd=0.125))
-        mood = "says" if self._world.calm else chance.choices(["says", "calls", "fails", "nothing", "breaks", "hangs"], [10, 8, 1, 1, 1, 1])[0]
+        mood = (
+            "says"
+            if self._world.calm
+            else chance.choices(["says", "calls", "fails", "nothing", "breaks", "hangs"], [10, 8, 1, 1, 1, 1])[0]
+        )
         if mood == "hangs" and self._hangs:
             await self._world.forever()
         if mood == "fails":
