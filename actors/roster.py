@@ -51,6 +51,8 @@ class Roster:
             run.queued = False
             if run in self.queue:
                 self.queue.remove(run)
+                if backstage.lines:
+                    self._call_next(run)
             else:
                 backstage.lines[run.packet.session_key].remove(run)
             return

@@ -51,6 +51,34 @@ def test_a_child_is_ended_while_a_result_waits_for_its_tools(manual_clock: Manua
         assert runtime.store.outbox.undelivered() == []
 
 
+@pytest.mark.parametrize("how", ["killed", "out of patience"])
+def test_a_follow_up_behind_a_child_that_never_starts_takes_its_place(how: str, manual_clock: ManualClock) -> None:
+    """The child it waits for ends in the queue: then it is next, and does not wait for ever."""
+    config = {"max_children_per_agent": 1, "max_queued_per_agent": 2, "queue_timeout_ms": 10_000}
+    gate = manual_clock.gate()
+    blocker = ScriptedRunner([gate, Final("out of the way")])
+    with a_host(manual_clock, runners={"blocker": blocker}, config=config) as runtime:
+        session = runtime.session(MAIN)
+        session.spawn(Spawn(task="in the way", runner="blocker"))
+        first = session.spawn(Spawn(task="one", cleanup="keep"))
+        second = session.follow_up(first.session_key, "two")
+        manual_clock.run_until_idle()
+        if how == "killed":
+            session.kill(first.run_id)
+        else:
+            manual_clock.advance(9)
+            third = session.follow_up(first.session_key, "three")
+            manual_clock.advance(1)
+        gate.open()
+        manual_clock.run_until_idle()
+        if how == "killed":
+            assert runtime.run(second.run_id).result(timeout=WAIT).output == "done: two"
+        else:
+            assert runtime.run(second.run_id).result(timeout=WAIT).failure.kind == "queue_timeout"
+            assert runtime.run(third.run_id).result(timeout=WAIT).output == "done: three"
+        assert (runtime._backstage.lines, runtime._backstage.live) == ({}, {})
+
+
 @pytest.fixture
 def lives(tmp_path: Path) -> Lives:
     return Lives(tmp_path)
