@@ -105,6 +105,8 @@ class SessionActor(LoopActor):
         self.stuck: set[RunId] = set()
         """Results that could not be delivered."""
         self.announcer = Announcer(self)
+        self.recovered = False
+        """Whether what earlier hosts have left below it is where it belongs."""
         self.objective: str | None = None
         """What the session is for, where its host has said so."""
         self.mind: Mind | None = None
@@ -475,6 +477,7 @@ class SessionActor(LoopActor):
         nested = actor_of(
             self.backstage.kernel.start(NestedSession, self.backstage, packet.session_key, place, context, self.tree)
         )
+        nested.recovered = True  # with the host's own session above it
         nested.owner, nested.depth, nested.root_key = run, packet.depth, packet.root_session_key
         self.backstage.sessions[packet.session_key] = nested
         return nested

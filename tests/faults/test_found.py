@@ -100,3 +100,58 @@ def left_by_a_dead_host(lives: Lives) -> None:
             session.spawn(Spawn(task="work", label=label))
         lives.clock.run_until_idle()
         lives.crash()
+
+
+def test_a_recovery_that_failed_half_way_is_tried_again(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session is open by then: that does not keep the next sweep from the rest."""
+    left_by_a_dead_host(lives)
+    monkeypatch.setattr("understudy.actors.recovery.surely_dead", lambda host: lives.clock.monotonic() > 1)
+    strike = CrashPoint("terminal.before", hit=2)
+    with lives.host(ScriptedRunner([]), hook=strike) as runtime:
+        lives.clock.advance(31)
+        assert strike.reached.is_set()
+        assert len(runtime.store.runs.unfinished()) == 1
+        lives.clock.advance(31)
+        assert lost(runtime) == [("a", "host_lost"), ("b", "host_lost")]
+
+
+def test_who_gives_up_waiting_for_a_session_leaves_no_run_unrecovered(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened to the end, whoever still wants it."""
+    left_by_a_dead_host(lives)
+    monkeypatch.setattr("understudy.actors.recovery.in_need", lambda _backstage: [])
+
+    async def main() -> None:
+        async with AsyncRuntime(lives.database, clock=lives.clock) as runtime:
+            asking = asyncio.ensure_future(runtime.session(MAIN))
+            while MAIN not in runtime._backstage.sessions:
+                await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await lives.clock.run_until_idle_async()
+            assert lost(runtime) == [("a", "host_lost"), ("b", "host_lost")]
+
+    asyncio.run(main())
+
+
+def test_a_session_that_is_asked_for_while_the_runtime_closes_is_closed_or_refused(tmp_path: Path) -> None:
+    """Nothing stays open behind it."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        async with AsyncRuntime(tmp_path / "agents.db", clock=clock) as runtime:
+            early = asyncio.ensure_future(runtime.session("agent:atlas:early"))
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(runtime.close())
+            await asyncio.sleep(0)
+            late = asyncio.ensure_future(runtime.session("agent:atlas:late"))
+            await closing
+            backstage = runtime._backstage
+            assert (backstage.sessions, list(runtime._kernel._actors)) == ({}, [])
+            await early
+            with pytest.raises(RuntimeError, match="the runtime is closed"):
+                await late
+
+    asyncio.run(main())
