@@ -150,6 +150,7 @@ class Core:
         except StoreError:
             logger.warning("the host could not sign off; the next start will notice", exc_info=True)
         backstage.bus.close()
+        await backstage.dismiss(grace)
         await self._kernel.close(grace=grace)  # last, because it ends the thread this runs on
 
     async def _recover(self) -> None:

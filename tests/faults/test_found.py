@@ -155,3 +155,78 @@ def test_a_session_that_is_asked_for_while_the_runtime_closes_is_closed_or_refus
                 await late
 
     asyncio.run(main())
+
+
+def test_an_announcement_that_waits_for_a_better_moment_does_not_outlive_its_runtime(tmp_path: Path) -> None:
+    """What is left on the host's loop when a runtime has closed is the host's."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        async with AsyncRuntime(
+            tmp_path / "agents.db", clock=clock, runners={"default": ScriptedRunner([Final("x")])}
+        ) as runtime:
+            session = await runtime.session(MAIN, on_results=lambda results: False)
+            await session.spawn(Spawn(task="work", announce=True))
+            await clock.advance_async(3)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+def test_the_sweep_of_a_runtime_that_has_signed_off_finds_nothing_wrong(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its timer may go off while the last actors leave: nobody has taken the host for dead."""
+    caplog.set_level(logging.ERROR, logger="understudy")
+    with a_host(manual_clock) as runtime:
+        backstage = runtime._backstage
+        backstage.closing = True
+        backstage.store.transaction(HostStopped(backstage.host, backstage.now())).result(WAIT)
+        assert runtime.sweep() == 0
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_child_that_is_thrown_away_with_its_loop_has_not_failed(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Nobody will ever run that loop again: its coroutine ends quietly, as every other does."""
+    loop = asyncio.new_event_loop()
+    held = CrashPoint("accept.before", "delay")
+    runtime = AsyncRuntime(tmp_path / "agents.db", runners={"default": FunctionRunner(hang)}, commit_hook=held)
+
+    async def main() -> list[asyncio.Task[Any]]:
+        await runtime.__aenter__()
+        session = await runtime.session(MAIN)
+        spawning = asyncio.ensure_future(session.spawn(Spawn(task="work")))
+        while not held.reached.is_set():
+            await asyncio.sleep(0)
+        return [spawning, *(task for task in asyncio.all_tasks() if "_life" in repr(task))]
+
+    tasks = loop.run_until_complete(main())
+    loop.close()
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be
+        task.get_coro().close()  # type: ignore[union-attr]  # what the garbage collector does
+    held.release()
+    runtime.store.close()
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_summary_that_is_given_up_before_it_has_begun_leaves_no_coroutine_behind(manual_clock: ManualClock) -> None:
+    """Python warns of one that nobody has ever awaited, and warnings are errors here."""
+    model = ScriptedModel(["it is long " * 200])
+    with a_host(manual_clock, ModelRunner(model), config={"max_result_tokens": 100}) as runtime:
+        session = runtime.session(MAIN)
+        begun = runtime._backstage.kernel.create_task
+
+        def hurried(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+            task = begun(work)
+            if "summar" in work.__qualname__ or "within" in work.__qualname__:
+                task.cancel()
+            return task
+
+        runtime._backstage.kernel.create_task = hurried  # type: ignore[method-assign]
+        result = session.spawn(Spawn(task="work")).result(timeout=WAIT)
+        assert result.condensation.level == 3
+    gc.collect()
