@@ -192,6 +192,9 @@ class Core:
         return session
 
     async def _opened(self, key: SessionKey, *place: Any) -> SessionActor:
+        session = self._backstage.sessions.get(key)
+        if session is not None and session.recovered and not self._backstage.closing:
+            return session
         # Whoever asked may give up: a session that is half opened would hold back what is still to be recovered.
         opening = self._kernel.create_task(self._recovered(key, *place))
         opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to hear it

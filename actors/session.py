@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from understudy.actors.mind import Mind
     from understudy.actors.tree import Tally
     from understudy.actors.turns.exchange import Exchange
+    from understudy.persistence import Commit
     from understudy.persistence.operations import Visibility
     from understudy.protocol import SpawnPacket
     from understudy.protocol.authority import Authority
@@ -231,8 +232,7 @@ class SessionActor(LoopActor):
         waited: bool = False,
         authority: Authority | None = None,
     ) -> None:
-        if self._closing:
-            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
+        self.ensure_open()
         listeners = () if spawn.reply_to is None else (spawn.reply_to,)
         known = self._seen.find(spawn)
         if known is not None:
@@ -252,6 +252,11 @@ class SessionActor(LoopActor):
         run.reply_to = listeners
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
+
+    def ensure_open(self) -> None:
+        """What would begin while everything below is being ended would outlive it: raises SessionClosedError."""
+        if self._closing:
+            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
 
     def begin(self, run: LiveRun, *, queued: bool) -> None:
         """Give the run its place and its actor, which does the rest."""
@@ -402,6 +407,16 @@ class SessionActor(LoopActor):
             run = self.roster.unsettled.get(run_id)
             if run is not None:
                 run.waited = False
+
+    async def see_merged(self, commit: Commit, run_ids: Sequence[RunId]) -> None:
+        """A tool's answer takes these in; where it could not be stored, they come as any other result."""
+        try:
+            await commit
+        except Exception:  # noqa: BLE001 - a commit hook may raise anything
+            for run_id in run_ids:
+                result = self.backstage.store.runs.result(run_id)
+                if result is not None:
+                    await bring(self.living(), result, announce=False)
 
     def settle_debts(self) -> list[MergeResult]:
         """What acknowledges the results that are tools' answers; to be committed with those answers."""

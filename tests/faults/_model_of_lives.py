@@ -141,9 +141,7 @@ class Tree:
         self.now = until
 
     def _strikes(self) -> list[tuple[float, Run]]:
-        return [
-            (run.accepted + QUEUE_SECONDS if run.state == "queued" else run.deadline, run) for run in self.alive()
-        ]
+        return [(run.accepted + QUEUE_SECONDS if run.state == "queued" else run.deadline, run) for run in self.alive()]
 
     def _end(self, run: Run, end: End) -> None:
         run.state, run.end = "ended", end

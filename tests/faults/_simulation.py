@@ -20,7 +20,7 @@ from _children import RUNNERS, runners, some_spawn
 from _disk import Desk, Disk, DiskError
 from _seeded import InlinePool, SeededClock, SeededLoop, Trace
 from _verdict import Verdict, judge, living
-from pykka import ActorRegistry
+from pykka import ActorDeadError, ActorRegistry
 
 from understudy.actors import AsyncRuntime, NotSentError, SessionBusy, SessionClosedError, SteerError, UnknownRunError
 from understudy.actors import _core as core
@@ -110,6 +110,7 @@ class Simulation:
             max_run_timeout_ms=chance.choice([10_000, 60_000]),
             per_step_timeout_ms=10_000,
             max_steps=6,
+            max_spawn_depth=chance.choice([3, 3, 4]),
             recent_files_max=chance.choice([2, 4]),
             max_result_tokens=100,
             tree_token_budget=chance.choice([None, None, 600]),
@@ -382,8 +383,11 @@ class Simulation:
             await work
         except _ANSWERS as error:
             self.trace.note(f"  {name}: {type(error).__name__}")
-        except RuntimeError as error:
-            if "the runtime is closed" not in str(error):
+        except (RuntimeError, ActorDeadError, ValueError) as error:
+            closed = self.life.host._backstage.closing and (
+                "the runtime is closed" in str(error) or isinstance(error, ActorDeadError)
+            )
+            if not closed and "nobody would hear it" not in str(error):
                 self.verdict.wrong.append(f"{name} raised {error!r}")
         except Exception as error:  # noqa: BLE001 - that is the point
             self.verdict.wrong.append(f"{name} raised {error!r}")

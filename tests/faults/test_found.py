@@ -5,24 +5,34 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _lives import Lives
-from _stage import MAIN, a_host, hang
+from _stage import MAIN, a_host, hang, notes
 
-from understudy.actors import AsyncRuntime, FunctionRunner, Runtime
+from understudy.actors import AsyncRuntime, FunctionRunner, Runtime, SessionClosedError
 from understudy.actors.runners import ModelRunner
 from understudy.actors.testing import CrashPoint, ManualClock, ScriptedModel, ScriptedRunner
 from understudy.actors.tools import tool
-from understudy.persistence.operations import HostStopped
+from understudy.persistence import StoreUnavailableError
+from understudy.persistence._commit import Settled
+from understudy.persistence.operations import FinishRun, HostStopped, MergeResult
 from understudy.protocol import Spawn
-from understudy.protocol.model import ToolCall
+from understudy.protocol.model import TextDelta, ToolCall
 from understudy.protocol.runner import Final
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
+
+    from understudy.actors.runners import RunContext
+    from understudy.persistence import Commit
+    from understudy.persistence.operations import Operation
+    from understudy.protocol import SpawnPacket
+    from understudy.protocol.commit_points import CommitPoint
+    from understudy.protocol.model import ModelEvent, ModelRequest
 
 WAIT = 30
 
@@ -230,3 +240,118 @@ def test_a_summary_that_is_given_up_before_it_has_begun_leaves_no_coroutine_behi
         result = session.spawn(Spawn(task="work")).result(timeout=WAIT)
         assert result.condensation.level == 3
     gc.collect()
+
+
+def test_a_session_that_is_being_closed_follows_nobody_up(manual_clock: ManualClock, tmp_path: Path) -> None:
+    """What it told a kept child now would outlive it."""
+    gate = manual_clock.gate()
+    kept = ScriptedRunner([lambda packet, _context: gate if packet.task == "wait" else None, Final("done")])
+
+    async def main() -> None:
+        async with AsyncRuntime(tmp_path / "agents.db", clock=manual_clock, runners={"default": kept}) as runtime:
+            session = await runtime.session(MAIN)
+            first = await (await session.spawn(Spawn(task="once", cleanup="keep"))).result()
+            await session.spawn(Spawn(task="wait"))
+            closing = asyncio.ensure_future(session.close())
+            await asyncio.sleep(0)
+            with pytest.raises(SessionClosedError):
+                await session.follow_up(first.session_key, "wait")
+            await closing
+            assert runtime._backstage.live == {}
+
+    asyncio.run(main())
+
+
+class OnceFailing:
+    """A commit hook that fails the first merge that comes with a tool's answer."""
+
+    def __init__(self) -> None:
+        self.armed = False
+
+    def __call__(self, point: CommitPoint, /) -> None:
+        if self.armed and point == "merge.before":
+            self.armed = False
+            raise OSError("disk on fire")
+
+
+def test_a_tools_answer_that_cannot_be_stored_loses_no_result(manual_clock: ManualClock, tmp_path: Path) -> None:
+    """The prompt fails; the child's result comes in all the same."""
+    hook = OnceFailing()
+    delegate = ToolCall("d", "sessions_spawn", {"task": "look", "label": "looker", "agent": "below", "wait": True})
+
+    def arm(_packet: SpawnPacket, _context: RunContext) -> None:
+        hook.armed = True
+
+    runners = {"below": ScriptedRunner([arm, Final("found it")])}
+    mind = ModelRunner(ScriptedModel([delegate, "never"]))
+    with a_host(manual_clock, mind, runners=runners, store=tmp_path / "agents.db", commit_hook=hook) as runtime:
+        session = runtime.session(MAIN, workspace=tmp_path)
+        with pytest.raises(OSError, match="disk on fire"):
+            session.prompt("Look")
+        manual_clock.run_until_idle()
+        assert runtime.store.outbox.undelivered() == []
+        assert notes(session.transcript()) == ["[Subagent Result: looker]"]
+
+
+def test_a_childs_tools_answer_that_cannot_be_stored_loses_no_result(
+    manual_clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The grandchild's result is merged with the child's end at the latest."""
+    delegate = ToolCall("d", "sessions_spawn", {"task": "look", "label": "looker", "agent": "below", "wait": True})
+    child = ModelRunner(ScriptedModel([delegate, "done"]))
+    with a_host(
+        manual_clock, child, runners={"below": ScriptedRunner([Final("found it")])}, store=tmp_path / "agents.db"
+    ) as runtime:
+        store = runtime.store
+        transaction = store.transaction
+
+        def failing(*operations: Operation, **point: Any) -> Commit:
+            answers = any(isinstance(each, MergeResult) and not each.turns for each in operations)
+            if answers and not any(isinstance(each, FinishRun) for each in operations):
+                return Settled(StoreUnavailableError("the disk is full"))
+            return transaction(*operations, **point)
+
+        monkeypatch.setattr(store, "transaction", failing)
+        handle = runtime.session(MAIN, workspace=tmp_path).spawn(Spawn(task="work"))
+        assert handle.result(timeout=WAIT).output == "done"
+        assert store.outbox.undelivered() == []
+
+
+def test_killing_what_has_just_ended_still_gives_its_result(manual_clock: ManualClock, tmp_path: Path) -> None:
+    """It is being condensed: the answer of the tool that kills is where the model reads it, and the only place."""
+    gate = manual_clock.gate()
+
+    class Impatient:
+        """Starts a run, and kills it when it has ended already."""
+
+        def __init__(self) -> None:
+            self.requests: list[ModelRequest] = []
+
+        async def complete(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            self.requests.append(request)
+            if len(self.requests) == 1:
+                yield ToolCall("d", "sessions_spawn", {"task": "look", "label": "looker", "agent": "below"})
+            elif len(self.requests) == 2:
+                await started
+                told = next(turn.text for turn in reversed(request.turns) if turn.role == "tool")
+                yield ToolCall("k", "sessions_kill", {"run_id": told.split()[3].rstrip(".")})
+            else:
+                yield TextDelta("thanks")
+
+    started = manual_clock.gate()
+    mind = Impatient()
+    below = ScriptedRunner([Final("found it " * 200)])
+    summarizer = ScriptedModel([[gate, "never"]])
+    config = {"max_result_tokens": 100}
+    with a_host(
+        manual_clock, ModelRunner(mind), runners={"below": below}, config=config, summarizer=summarizer
+    ) as runtime:
+        session = runtime.session(MAIN, workspace=tmp_path)
+        with ThreadPoolExecutor() as pool:
+            asking = pool.submit(session.prompt, "Look")
+            while not runtime.runs(status="completed").items:
+                manual_clock.run_until_idle()
+            started.open()
+            assert asking.result(WAIT).output == "thanks"
+        assert "[Subagent Result: looker]" in mind.requests[2].turns[-1].text
+        assert runtime.store.outbox.undelivered() == []

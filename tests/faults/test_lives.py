@@ -93,7 +93,9 @@ class TheLives(RuleBasedStateMachine):
 
     # -- who there is -----------------------------------------------------------------------------------
 
-    def some(self, pick: int, *, state: str | None = "running", fit: Callable[[Run], bool] = lambda _run: True) -> Run | None:
+    def some(
+        self, pick: int, *, state: str | None = "running", fit: Callable[[Run], bool] = lambda _run: True
+    ) -> Run | None:
         fits = [run for run in self.tree.alive(state) if fit(run)]
         return fits[pick % len(fits)] if fits else None
 
@@ -185,7 +187,9 @@ class TheLives(RuleBasedStateMachine):
     @rule(pick=picks)
     def follow_up(self, pick: int) -> None:
         """A kept child that is over, with nothing of it at work, is told more."""
-        busy = {run.label for run in self.tree.alive()} | {each.label for run in self.tree.alive() for each in self.tree.lineage(run)}
+        busy = {run.label for run in self.tree.alive()} | {
+            each.label for run in self.tree.alive() for each in self.tree.lineage(run)
+        }
         rested = [run for run in self.tree.runs if run.keep and run.parent is None and run.label not in busy]
         if not rested:
             return
