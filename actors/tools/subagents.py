@@ -18,6 +18,7 @@ from understudy.protocol.narrative import narrate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from understudy.actors.control import KillReport
     from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.context import ToolContext
@@ -92,8 +93,7 @@ async def sessions_kill(context: ToolContext, run_id: str, reason: str = "no lon
     run = run_id_of(run_id)
     try:
         control.owned(session, run)
-        session.claim_answers([run])
-        report = await control.kill(session, run, reason)
+        report = await _killed(session, run, reason)
     except UnknownRunError as error:
         raise ToolError(str(error)) from None
     said = f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
@@ -127,6 +127,21 @@ async def subagents(
 
 SUB_AGENT_TOOLS = (sessions_spawn, sessions_send, sessions_kill, subagents)
 """Made once: an agent's own session comes with each call."""
+
+
+async def _killed(session: SessionActor, run_id: RunId, reason: str) -> KillReport:
+    """Ended, and its result is this call's answer; also one that had just ended, and was still on its way."""
+    session.claim_answers([run_id])
+    try:
+        report = await control.kill(session, run_id, reason)
+        coming = session.roster.unsettled.get(run_id)
+        if coming is not None:
+            coming.hurry()
+            await control.settled(coming)
+    except BaseException:
+        session.disclaim_answers([run_id])
+        raise
+    return report
 
 
 def _session(context: ToolContext) -> SessionActor:
