@@ -18,6 +18,7 @@ from understudy.protocol.narrative import narrate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from understudy.actors.control import KillReport
     from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.context import ToolContext
@@ -46,16 +47,7 @@ async def sessions_spawn(
     can be followed up with sessions_send.
     """
     session = _session(context)
-    spawn = Spawn(
-        task=task,
-        label=label,
-        runner=agent,
-        objective=objective,
-        artifact_refs=tuple(artifact_refs or ()),
-        tool_groups=None if tool_groups is None else tuple(tool_groups),
-        mode="wait" if wait else "background",
-        cleanup="keep" if keep else "delete",
-    )
+    spawn = spawn_of(task, label, agent, objective, artifact_refs, tool_groups, wait=wait, keep=keep)
     try:
         run = await session.spawn(spawn, announce=not wait, waited=wait, authority=context.authority)
     except SpawnRejected as refused:
@@ -101,8 +93,7 @@ async def sessions_kill(context: ToolContext, run_id: str, reason: str = "no lon
     run = run_id_of(run_id)
     try:
         control.owned(session, run)
-        session.claim_answers([run])
-        report = await control.kill(session, run, reason)
+        report = await _killed(session, run, reason)
     except UnknownRunError as error:
         raise ToolError(str(error)) from None
     said = f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
@@ -138,6 +129,21 @@ SUB_AGENT_TOOLS = (sessions_spawn, sessions_send, sessions_kill, subagents)
 """Made once: an agent's own session comes with each call."""
 
 
+async def _killed(session: SessionActor, run_id: RunId, reason: str) -> KillReport:
+    """Ended, and its result is this call's answer; also one that had just ended, and was still on its way."""
+    session.claim_answers([run_id])
+    try:
+        report = await control.kill(session, run_id, reason)
+        coming = session.roster.unsettled.get(run_id)
+        if coming is not None:
+            coming.hurry()
+            await control.settled(coming)
+    except BaseException:
+        session.disclaim_answers([run_id])
+        raise
+    return report
+
+
 def _session(context: ToolContext) -> SessionActor:
     """The session the caller's children live under; made when the first one is wanted."""
     if context.own_session is None:
@@ -152,6 +158,30 @@ async def _awaited(run: LiveRun) -> SubAgentResult:
     except BaseException:
         run.waited = False
         raise
+
+
+def spawn_of(
+    task: str,
+    label: str | None,
+    agent: str | None,
+    objective: str | None,
+    artifact_refs: Sequence[str] | None,
+    tool_groups: Sequence[str] | None,
+    *,
+    wait: bool,
+    keep: bool,
+) -> Spawn:
+    """What a model asked for."""
+    return Spawn(
+        task=task,
+        label=label,
+        runner=agent,
+        objective=objective,
+        artifact_refs=tuple(artifact_refs or ()),
+        tool_groups=None if tool_groups is None else tuple(tool_groups),
+        mode="wait" if wait else "background",
+        cleanup="keep" if keep else "delete",
+    )
 
 
 def run_id_of(text: str) -> RunId:

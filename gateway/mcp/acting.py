@@ -22,10 +22,10 @@ from understudy.actors.faces import AsyncSession
 from understudy.actors.follow_ups import follow_up, reply_within
 from understudy.actors.sending import is_sub_agent, leave_message
 from understudy.actors.tools.outcome import ToolError
-from understudy.actors.tools.subagents import GROUP, listed, run_id_of, told
+from understudy.actors.tools.subagents import GROUP, listed, run_id_of, spawn_of, told
 from understudy.actors.tools.tool import tool
 from understudy.gateway.mcp.caller import CallContext
-from understudy.protocol import FollowUp, SessionKey, Spawn, SpawnRejected
+from understudy.protocol import FollowUp, SessionKey, SpawnRejected
 from understudy.protocol._explain import explain
 
 if TYPE_CHECKING:
@@ -60,15 +60,7 @@ async def sessions_spawn(
     """
     session = _session(context)
     with _in_a_sentence("started"):
-        spawn = Spawn(
-            task=task,
-            label=label,
-            runner=agent,
-            objective=objective,
-            artifact_refs=tuple(artifact_refs or ()),
-            tool_groups=None if tool_groups is None else tuple(tool_groups),
-            cleanup="keep" if keep else "delete",
-        )
+        spawn = spawn_of(task, label, agent, objective, artifact_refs, tool_groups, wait=wait, keep=keep)
         run = await session.spawn(spawn)
     assert not isinstance(run, str), "only a spawn with an idempotency key can repeat an earlier one"
     name = run.packet.run_id

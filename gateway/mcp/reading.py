@@ -12,6 +12,7 @@ from understudy.actors.tools.context import ToolContext  # noqa: TC001 - read at
 from understudy.actors.tools.outcome import ToolError
 from understudy.actors.tools.tool import tool
 from understudy.gateway.mcp.caller import CallContext
+from understudy.persistence.transcripts import NEWEST
 from understudy.protocol.framing import frame
 from understudy.protocol.truncate import truncate
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 _MOST_CHARACTERS = 40_000
 """Of all turns in one answer together: about 10,000 tokens."""
-_LARGEST = 2**63 - 1
 
 
 @tool(group="search", paths=())
@@ -35,7 +35,7 @@ async def session_transcript(
     ] = None,
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
     before: Annotated[
-        int | None, Field(ge=1, le=_LARGEST, description="Only turns before this number, for what was said earlier.")
+        int | None, Field(ge=1, le=NEWEST, description="Only turns before this number, for what was said earlier.")
     ] = None,
 ) -> str:
     """Read what was said in a session, in order, up to now: its last turns, or those before a turn you know."""
@@ -48,7 +48,7 @@ async def session_transcript(
     def read() -> list[StoredTurn] | None:
         if caller.session(key) is None:
             return None
-        return caller.shelf.transcripts.latest(key, limit + 1, before=before or _LARGEST)
+        return caller.shelf.transcripts.latest(key, limit + 1, before=before or NEWEST)
 
     turns = await context.blocking(read)
     if turns is None:

@@ -55,6 +55,8 @@ class Desk:
                 return await MCP_TOOLS.call(name, arguments, context_of(caller, SystemClock(), _blocking))
         except Refusal as refusal:
             raise ToolError(str(refusal)) from None
+        except OSError as error:
+            raise ToolError(f"{error.filename or 'the system'}: {error.strerror or error}") from None
 
     def _have_done(self, name: str, arguments: JsonObject) -> ToolOutcome:
         """The same call, at the server of the database."""

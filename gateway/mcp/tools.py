@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from understudy.actors.tools.tool import Tool
     from understudy.protocol.model import JsonObject
+
+logger = logging.getLogger("understudy")
 
 Call: TypeAlias = Callable[[Any, str, "JsonObject"], Awaitable[ToolOutcome]]
 """Runs a tool for whoever the request is from."""
@@ -54,6 +57,11 @@ def mcp_server(call: Call) -> Server[Any]:
             outcome = await call(context, asked.name, asked.arguments or {})
         except (ToolError, StoreError) as error:
             outcome = ToolOutcome(str(error), is_error=True)
+        except Exception as error:
+            # Its words may hold anything; whoever runs this finds them in the log.
+            logger.exception("%s failed", asked.name[:100])
+            words = f"it failed with {type(error).__name__}: the log of `understudy mcp`, or of its server, says more"
+            outcome = ToolOutcome(words, is_error=True)
         return CallToolResult(content=[TextContent(type="text", text=outcome.text)], is_error=outcome.is_error)
 
     return Server(

@@ -113,6 +113,7 @@ MISTAKES: list[tuple[tuple[str, ...], Exit, str]] = [
     (("mcp", "--session", "a b"), Exit.BAD_INPUT, "session key 'a b' is not allowed: use"),
     (("mcp", "--agent", " "), Exit.BAD_INPUT, "--agent is empty: name one, or leave it out"),
     (("mcp", "--db", "folder"), Exit.BAD_INPUT, "folder is a folder: give the path"),
+    (("mcp", "--db", "x" * 5_000), Exit.BAD_INPUT, "File name too long"),
     (("mcp", "--port", "1"), Exit.BAD_INPUT, "No such option"),
     # a harness's hooks
     (("hook", "install", "--harness", "vim"), Exit.BAD_INPUT, "'claude-code'"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _stage import MAIN, a_host
+from mcp import Client
 
 from understudy.actors.clock import SystemClock
 from understudy.actors.testing import ManualClock
@@ -16,10 +17,12 @@ from understudy.actors.tools.session_search import session_search
 from understudy.actors.tools.subagents import SUB_AGENT_TOOLS
 from understudy.gateway.mcp.acting import LONGEST_WAIT
 from understudy.gateway.mcp.caller import context_of, known
-from understudy.gateway.mcp.tools import ACTING, MCP_TOOLS
+from understudy.gateway.mcp.tools import ACTING, MCP_TOOLS, mcp_server
 from understudy.protocol import Spawn
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from understudy.actors import Runtime
     from understudy.actors.tools.outcome import ToolOutcome
 
@@ -62,7 +65,8 @@ def test_every_tool_and_argument_stands_on_the_page() -> None:
         name: re.findall(r"`([a-z_]+)`", arguments)
         for name, arguments in re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)
     }
-    assert rows == {tool.name: list(tool.spec.parameters["properties"]) for tool in MCP_TOOLS.tools}  # type: ignore[call-overload]
+    schemas: dict[str, Any] = {tool.name: tool.parameters for tool in MCP_TOOLS.tools}
+    assert rows == {name: list(schema["properties"]) for name, schema in schemas.items()}
     needs = re.search(r"need a running host: (.*?)\.", PAGE, re.DOTALL)
     assert needs is not None
     assert set(re.findall(r"`(\w+)`", needs[1])) == ACTING
@@ -88,7 +92,24 @@ def test_no_call_waits_longer_than_clients_do() -> None:
         assert again.result(timeout=30).text.startswith("Still at work: ")
 
 
-def calling(runtime: Runtime, name: str, **arguments: Any) -> asyncio.Future[ToolOutcome]:
+def test_what_nobody_foresaw_is_told_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    """They may hold anything: they stand in the log."""
+
+    async def broken(_context: object, _name: str, _arguments: object) -> ToolOutcome:
+        raise RuntimeError("hunter2")
+
+    async def asked() -> Any:
+        async with Client(mcp_server(broken)) as client:
+            return await client.call_tool("session_search", {"query": "x"})
+
+    result = asyncio.run(asked())
+    assert result.is_error
+    assert result.content[0].text.startswith("it failed with RuntimeError: ")
+    assert "hunter2" not in str(result)
+    assert "hunter2" in caplog.text
+
+
+def calling(runtime: Runtime, name: str, **arguments: Any) -> Future[ToolOutcome]:
     """A call that is under way on the runtime's loop."""
     actor = runtime._backstage.sessions[MAIN]  # type: ignore[index]
 
@@ -97,6 +118,6 @@ def calling(runtime: Runtime, name: str, **arguments: Any) -> asyncio.Future[Too
 
     context = context_of(known(runtime.store, None, MAIN), SystemClock(), blocking, lambda: actor)
     loop = runtime._backstage.kernel.asyncio_loop
-    asked: Any = asyncio.run_coroutine_threadsafe(MCP_TOOLS.call(name, arguments, context), loop)
+    asked = asyncio.run_coroutine_threadsafe(MCP_TOOLS.call(name, arguments, context), loop)
     runtime.clock.run_until_idle()  # type: ignore[attr-defined]
-    return asked  # type: ignore[no-any-return]
+    return asked

@@ -205,7 +205,10 @@ def test_a_server_that_speaks_no_mcp_is_a_sentence(tmp_path: Path, monkeypatch: 
         assert spoken.said("session_search", query="x") == "Nothing was found."
 
 
-@pytest.mark.parametrize(("file", "words"), [("text.db", "left as it is"), ("empty.db", "is empty: give the path")])
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("text.db", "left as it is"), ("empty.db", "is empty: give the path")],
+)
 def test_a_file_that_is_no_database_is_a_sentence_too(tmp_path: Path, file: str, words: str) -> None:
     """It is left as it was found."""
     (tmp_path / file).write_text("" if file == "empty.db" else "no database\n" * 100)
