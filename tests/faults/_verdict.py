@@ -114,6 +114,10 @@ def judge(simulation: Simulation) -> Verdict:
             found.lost.append(f"{run_id} ({run.label}) ended and was never delivered")
         if books.delivered[run_id] > 1:
             found.twice.append(f"{run_id} was delivered {books.delivered[run_id]} times")
+        if store.runs.late_endings(run_id):
+            found.twice.append(
+                f"{run_id} ended as {run.facts.end_reason}, and then as {store.runs.late_endings(run_id)}"
+            )
         if result.usage != run.usage:
             found.wrong.append(f"{run_id} used {run.usage}, its result says {result.usage}")
     for run_id, times in simulation.announced.items():

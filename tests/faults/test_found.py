@@ -355,3 +355,29 @@ def test_killing_what_has_just_ended_still_gives_its_result(manual_clock: Manual
             assert asking.result(WAIT).output == "thanks"
         assert "[Subagent Result: looker]" in mind.requests[2].turns[-1].text
         assert runtime.store.outbox.undelivered() == []
+
+
+def test_a_child_whose_parent_gave_up_before_it_was_accepted_is_not_anybodys_answer(
+    manual_clock: ManualClock, tmp_path: Path
+) -> None:
+    """Its result comes as any other, and not unseen with the next answer of some tool."""
+    held = CrashPoint("accept.before", "delay")
+    delegate = ToolCall("d", "sessions_spawn", {"task": "look", "label": "looker", "agent": "below", "wait": True})
+    mind = ModelRunner(ScriptedModel([delegate, "well then", "and now"]))
+    runners = {"default": mind, "below": ScriptedRunner([Final("found it")])}
+
+    async def main() -> None:
+        async with AsyncRuntime(tmp_path / "a.db", clock=manual_clock, runners=runners, commit_hook=held) as runtime:
+            session = await runtime.session(MAIN, workspace=tmp_path)
+            asking = asyncio.ensure_future(session.prompt("Look"))
+            while not held.reached.is_set():
+                await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            held.release()
+            await manual_clock.run_until_idle_async()
+            assert notes(session.transcript()) == ["[Subagent Result: looker]"]
+            assert runtime.store.outbox.undelivered() == []
+
+    asyncio.run(main())
