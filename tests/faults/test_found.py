@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from understudy.protocol import SpawnPacket
     from understudy.protocol.commit_points import CommitPoint
     from understudy.protocol.model import ModelEvent, ModelRequest
+    from understudy.protocol.runner import RunnerEvent
 
 WAIT = 30
 
@@ -381,3 +382,25 @@ def test_a_child_whose_parent_gave_up_before_it_was_accepted_is_not_anybodys_ans
             assert runtime.store.outbox.undelivered() == []
 
     asyncio.run(main())
+
+
+def test_a_run_that_is_lost_takes_along_what_lives_below_its_finished_children(lives: Lives) -> None:
+    """As it does when it ends in any other way; a grandchild that may resume has nobody left to work for."""
+    config = {"max_spawn_depth": 4}
+
+    class Family:
+        async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
+            if packet.depth < 3:
+                await context.spawn(Spawn(task="below", label=f"{packet.label}'s child", restart="resume"))
+            if packet.depth != 2:
+                await lives.clock.gate()
+            yield Final("done")
+
+    with lives.host(Family(), config=config) as runtime:
+        runtime.session(MAIN, workspace=lives.folder).spawn(Spawn(task="work", label="a"))
+        lives.clock.run_until_idle()
+        assert len(runtime.store.runs.unfinished()) == 2
+        lives.crash()
+    with lives.host(Family(), config=config) as runtime:
+        lives.clock.run_until_idle()
+        assert lost(runtime) == [("a", "host_lost"), ("a's child", None), ("a's child's child", "host_lost")]
