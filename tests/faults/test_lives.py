@@ -15,9 +15,20 @@ from _model_of_lives import LIMIT, QUEUE, QUEUE_SECONDS, Run, Tree
 from _puppets import Puppets, finish
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.errors import FlakyFailure
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from understudy.actors import recovery
 from understudy.actors.handles import RunHandle
+from understudy.actors.roster import Roster
+from understudy.actors.session import SessionActor
 from understudy.protocol import Spawn, SpawnRejected
 from understudy.protocol.model import Turn, UsageReport
 from understudy.protocol.runner import Said, ToolEnded, ToolStarted, Touched
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
 
     from understudy.actors import Runtime, Session
     from understudy.actors.announcing import Results
+    from understudy.actors.endings import Ending
     from understudy.persistence import RunRecord
 
 KEY = "agent:atlas:main"
@@ -309,11 +321,41 @@ class TheLives(RuleBasedStateMachine):
 
 TestLives = pytest.mark.slow(TheLives.TestCase)  # whole lives on real files, a few each example
 TestLives.settings = settings(
-    max_examples=int(EXAMPLES or 8),
-    stateful_step_count=25,
+    max_examples=int(EXAMPLES or 4),
+    stateful_step_count=20,
     deadline=None,
     derandomize=EXAMPLES is None,
     database=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink],
 )
+
+
+def no_child_is_ended(patch: pytest.MonkeyPatch) -> None:
+    async def spare(_self: SessionActor, _ending: Ending) -> None:
+        """Nobody."""
+
+    patch.setattr(SessionActor, "end_children", spare)
+
+
+def no_slot_is_freed(patch: pytest.MonkeyPatch) -> None:
+    occupy = Roster._occupy
+    patch.setattr(Roster, "_occupy", lambda self, slots: occupy(self, max(slots, 0)))
+
+
+def nothing_resumes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "fate", lambda _record, _backstage: "interrupted")
+
+
+@pytest.mark.slow  # lives on real files, until one of them shows it
+@pytest.mark.parametrize(
+    "break_it", [no_child_is_ended, no_slot_is_freed, nothing_resumes], ids=lambda mutation: mutation.__name__
+)
+def test_what_ought_not_to_be_is_noticed(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one thing taken out of the runtime, some life is not as the model says."""
+    break_it(monkeypatch)
+    few = settings(TestLives.settings, max_examples=30, derandomize=True, phases=[Phase.generate])
+    with pytest.raises((AssertionError, FlakyFailure)):
+        run_state_machine_as_test(TheLives, settings=few)
