@@ -74,7 +74,9 @@ def a_cli(folder: Path) -> dict[str, str]:
     """Variables under which there is one agent CLI: a program that plays what a real Codex has said."""
     (stream,) = (ROOT / "tests" / "data" / "cli-streams").glob("codex-*_1_tool.jsonl")
     program = folder / "codex"
-    program.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo codex-cli 1.0 && exit\ncat > /dev/null\ncat '{stream}'\n")
+    program.write_text(
+        f"#!/bin/sh\n[ $1 = --version ] && echo codex-cli 1.0 && exit\ncat > /dev/null\ncat '{stream}'\n"
+    )
     program.chmod(0o755)
     return {"PATH": f"{folder}:{os.defpath}"}
 
