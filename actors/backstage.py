@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
 import tempfile
@@ -9,6 +11,7 @@ import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.actors.clock import within
 from understudy.actors.events import EventBus
 from understudy.actors.glances import Glances
 from understudy.actors.models.health import ProviderHealth
@@ -16,7 +19,6 @@ from understudy.actors.turns.history import restored
 from understudy.protocol import Event, RunId, SessionKey
 
 if TYPE_CHECKING:
-    import asyncio
     from collections import deque
     from collections.abc import Coroutine, Mapping
 
@@ -170,6 +172,15 @@ class Backstage:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a task of the runtime failed", exc_info=task.exception())
+
+    async def dismiss(self, grace: float) -> None:
+        """End what still works beside the mailboxes: announcements that wait for a better moment, callbacks."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            with self.clock.unattended(), contextlib.suppress(TimeoutError):
+                await within(self.clock, grace, asyncio.wait(tasks))
 
     def event(self, name: EventName, run: LiveRun, **data: EventValue) -> Event:
         """An event about a run."""

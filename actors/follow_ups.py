@@ -38,12 +38,13 @@ async def follow_up(
 ) -> LiveRun:
     """Accept ``message`` as a new run of a kept child, at once or behind what the child still does.
 
-    Raises UnknownRunError, NotSentError, or SpawnRejected; then nothing was begun.
+    Raises UnknownRunError, NotSentError, SessionClosedError, or SpawnRejected; then nothing was begun.
     """
     kept = _find(session, message.session_key)
     text = admitted(session.backstage, session.key, message.session_key, message.message)
     verdict = _admit(session, kept)
     home = _home(session, kept.last.packet)
+    home.ensure_open()
     packet = _packet(kept.last.packet, text, session.backstage)
     accepted, reply = awaited_reply(session.backstage.kernel.asyncio_loop)
     run = LiveRun(packet, home, [reply], now=session.backstage.now())

@@ -171,7 +171,7 @@ class LiveRun:
         self._draft: io.StringIO | None = None
         self._text = ""
         self._instructions: list[str] | None = None
-        self._appended: list[tuple[Commit, AppendTurns]] | None = None
+        self._appended: list[tuple[Commit, tuple[Operation, ...]]] | None = None
 
         self.heard_at = self.backstage.clock.monotonic()
         """When there was last real output."""
@@ -274,6 +274,7 @@ class LiveRun:
         self._unreported = False
         now = self.backstage.now()
         key, run_id = self.packet.session_key, self.packet.run_id
+        also = tuple(also)
         said = AppendTurns(key, now, turns, run_id)
         progress = Progress(run_id, now, self.generation, self.usage, self.steps)
         commit = self.backstage.store.transaction(said, progress, *also)
@@ -281,7 +282,7 @@ class LiveRun:
             self._appended = []
         elif len(self._appended) > 8:  # noqa: PLR2004 - often enough to stay short
             self._appended = [pair for pair in self._appended if not pair[0].done or pair[0].failed]
-        self._appended.append((commit, said))
+        self._appended.append((commit, (said, *also)))
 
     @property
     def unconfirmed(self) -> bool:
@@ -291,11 +292,11 @@ class LiveRun:
     async def flush(self) -> None:
         """Wait until every turn so far is committed; what the store could not take goes with the end."""
         pending, self._appended = self._appended, None
-        for commit, turns in pending or ():
+        for commit, said in pending or ():
             try:
                 await commit
             except Exception:  # noqa: BLE001 - whatever the store said, the turn is kept and tried again
-                self.unstored += (turns,)
+                self.unstored += said
 
     def _consumed(self, event: UsageReport) -> None:
         usage = event.usage

@@ -15,7 +15,7 @@ MARK = "│ "
 
 _LONGEST_INLINE = 500
 _LONGEST_KNOWN = 200
-"""Lines up to this length are remembered once they were looked at: a quarter of a megabyte at the most."""
+"""Lines up to this length are remembered as they were marked: a thousand of them, so a megabyte at the most."""
 
 # Cc: control, Cf: invisible and bidirectional marks, Cs: lone surrogates, Co: private use, Cn: not assigned.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
@@ -91,14 +91,25 @@ def frame(text: str, *, tag: str = "", transcript: bool = False) -> str:
     """
     if text.isprintable() and _plain(text):  # and so of one line: what most results are
         return MARK + text
-    lines = [_shown(line) for line in text.splitlines() or [""]]
-    if not transcript:
-        return "\n".join([MARK + _defused(line, tag) for line in lines])
-    said = [_SPEAKER.match(line) for line in lines]
-    spoken = [line if who is None else line[who.end() :] for line, who in zip(lines, said, strict=True)]
     return "\n".join(
-        [MARK + ("" if who is None else who[0]) + _defused(rest, tag) for rest, who in zip(spoken, said, strict=True)]
+        [
+            (_known if len(line) <= _LONGEST_KNOWN else _marked)(line, tag, transcript=transcript)
+            for line in text.splitlines() or [""]
+        ]
     )
+
+
+def _marked(line: str, tag: str, *, transcript: bool) -> str:
+    """One line, marked as quoted; in a transcript its speaker stays in the open."""
+    shown = _shown(line)
+    who = _SPEAKER.match(shown) if transcript else None
+    if who is None:
+        return MARK + _defused(shown, tag)
+    return MARK + who[0] + _defused(shown[who.end() :], tag)
+
+
+# What a session's children inherit is framed anew after every turn, and nearly all of its lines are those of before.
+_known = lru_cache(maxsize=1024)(_marked)
 
 
 def in_a_line(text: str, most: int = _LONGEST_INLINE) -> str:
@@ -137,11 +148,6 @@ def _defused(line: str, tag: str) -> str:
     """A line in which no tag, heading, rule or role of ours can be read, however it is spelt."""
     if _plain(line):
         return line
-    # Lines that are not plain recur: the heads and feet of our own notes stand in every transcript that is quoted.
-    return _defused_short(line, tag) if len(line) <= _LONGEST_KNOWN else _defused_anew(line, tag)
-
-
-def _defused_anew(line: str, tag: str) -> str:
     folded = _folded(line)
     taken = {found.start() for found in _SPECIAL_TOKEN.finditer(line)}
     if _tags(tag).search(folded):
@@ -149,9 +155,6 @@ def _defused_anew(line: str, tag: str) -> str:
     if taken:
         line = "".join(["(" if place in taken else character for place, character in enumerate(line)])
     return f"\\{line}" if _RULE.match(line) or _LINE.match(folded) else line
-
-
-_defused_short = lru_cache(maxsize=1024)(_defused_anew)
 
 
 def _tag_brackets(line: str, tag: str) -> set[int]:

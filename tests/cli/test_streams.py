@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from _extent import so_far
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from understudy.actors.runners.cli import PROFILES, FieldPaths, PlainText
@@ -225,6 +226,7 @@ _JSON = st.recursive(
 
 
 @pytest.mark.parametrize("cli", PROFILES)
+@settings(max_examples=so_far(40, 1_000))
 @given(data=st.data())
 def test_events_of_any_other_shape_never_raise(cli: str, data: st.DataObject) -> None:
     """Any value of a real event may be replaced by anything: versions to come are read as far as they can be."""

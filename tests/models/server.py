@@ -85,7 +85,7 @@ class Flood:
 
 Answer: TypeAlias = Say | Broken | Fail | Silence | Drop | Slow | Flood
 
-FLOOD_PIECE = 4096
+FLOOD_PIECE = 16_384
 """Characters in one of a flood's many events."""
 
 
@@ -233,6 +233,8 @@ class ModelServer:
                 _chunk(writer, part)
                 await writer.drain()
                 self.sent += len(part)
+                # Sockets take megabytes before they are full; the client is to read them as they come.
+                await asyncio.sleep(0)
             writer.write(b"0\r\n\r\n")
             await writer.drain()
         except ConnectionError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.persistence import MemoryStore, Redactor, Store
@@ -32,7 +32,6 @@ def packet(**more: object) -> SpawnPacket:
     )  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True)
 @given(texts)
 def test_the_quick_look_sees_whatever_any_hint_would(text: str) -> None:
     """Looking for what hints have in common is a shortcut, and never another answer."""
@@ -40,7 +39,6 @@ def test_the_quick_look_sees_whatever_any_hint_would(text: str) -> None:
     assert _suspect(lowered) == any(hint in lowered for hint in _HINTS)
 
 
-@settings(deadline=None, derandomize=True)
 @given(texts, lines, lines)
 def test_a_document_loses_what_its_texts_would_lose(task: str, label: str, path: str) -> None:
     """Whatever field a secret stands in, and nothing else changes."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from _extent import so_far
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -162,7 +163,7 @@ async def in_one_group(handed_in: Transactions) -> tuple[object, object]:
 
 
 @pytest.mark.slow  # each example makes two stores
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=so_far(60, 2_000))
 @given(histories)
 @example(
     [

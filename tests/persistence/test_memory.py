@@ -10,6 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _extent import so_far
 from _given import a_result
 
 from understudy.persistence import (
@@ -272,6 +273,8 @@ def everything(store: Ledger) -> dict[str, object]:
         "abandoned": lambda: runs.abandoned(stale_before=3),
         "queued": runs.queued,
         "unexported": runs.unexported,
+        "first unexported": lambda: runs.unexported(limit=1),
+        "other unexported": lambda: runs.unexported(after=next(iter(runs.unexported(limit=1)), None)),
         "sweepable": lambda: runs.sweepable(ended_before=50),
         "usage": lambda: runs.usage(SESSIONS[0]),
         "hosts": store.hosts.running,
@@ -320,6 +323,9 @@ def everything(store: Ledger) -> dict[str, object]:
                 "of session": lambda key: runs.find(session_key=key, spec_id="spec"),
                 "turns": store.transcripts.turns,
                 "later turns": lambda key: store.transcripts.turns(key, after=3, limit=2),
+                "latest turns": lambda key: store.transcripts.latest(key, 2),
+                "latest before": lambda key: store.transcripts.latest(key, 2, before=4),
+                "last turn": store.transcripts.last,
                 "tail": lambda key: store.transcripts.tail(key, 25, after=1),
                 "text": store.transcripts.text,
             }.items()
@@ -344,7 +350,7 @@ def both() -> tuple[MemoryStore, Store]:
     return memory, database
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(so_far(10, 100)))
 def test_every_answer_and_every_read_is_the_same(seed: int) -> None:
     """One transaction after the other, on both stores: refused by both or by none, and nothing to tell them apart."""
     drawn = Drawn(random.Random(seed))
@@ -357,7 +363,7 @@ def test_every_answer_and_every_read_is_the_same(seed: int) -> None:
             assert not differences(memory, database), work
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(so_far(6, 30)))
 def test_windows_of_a_search_are_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is ranked, what is newest first and what a named session is asked itself, on either side of each bound."""
     for module in (search, memory_search):
@@ -384,7 +390,7 @@ def test_windows_of_a_search_are_the_same(seed: int, monkeypatch: pytest.MonkeyP
             assert found[0] == found[1], (query, key, limit)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(so_far(10, 100)))
 def test_a_group_commit_is_one_after_the_other(seed: int) -> None:
     """What a database commits together ends as if each had been committed alone, which is what memory does."""
     drawn = Drawn(random.Random(seed))
@@ -510,7 +516,7 @@ def test_the_arguments_of_a_call_are_kept_as_they_were() -> None:
     assert memory.transcripts.turns(SESSIONS[0])[0].turn.tool_calls[0].arguments == {"path": "/a"}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(so_far(10, 100)))
 def test_what_fails_leaves_nothing_behind(seed: int) -> None:
     """Whatever a transaction did before its hook struck, or before its last step was refused, is taken back."""
     struck = False
@@ -585,7 +591,7 @@ def test_every_question_has_an_answer_in_memory(kind: type) -> None:
     """None is left to the class that would ask a database."""
     questions = {name for name, _ in inspect.getmembers(kind.__base__, inspect.isfunction) if not name.startswith("_")}
     answered = {name for name in questions if name in vars(kind)}
-    assert questions - answered <= {"text"}  # asks `turns`
+    assert questions - answered <= {"text", "last"}  # ask `turns` and `latest`
 
 
 def test_every_operation_is_drawn() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.protocol.condense import condense, fits
@@ -31,7 +31,6 @@ def parts(short: str) -> tuple[str, int, str]:
     return short[: found.start()], int(found[1]), short[found.end() :]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.text(st.sampled_from("ab ß漢\n\ud83d\ude00"), max_size=3_000),
     st.integers(60, 2_000),

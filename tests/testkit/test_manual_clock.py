@@ -15,7 +15,8 @@ from understudy.actors.testing import ClockStuckError, ManualClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DAY = 86_400.0
+HOUR = 3_600.0
+DAY = 24 * HOUR
 
 
 class Sleeper(LoopActor):
@@ -111,13 +112,13 @@ def test_an_async_host_advances_from_its_own_loop() -> None:
     async def host() -> list[tuple[float, str]]:
         clock, log = ManualClock(), list[tuple[float, str]]()
         async with AsyncRuntime(clock=clock) as runtime:
-            runtime.start_actor(Sleeper, clock, log).tell((DAY, "woke"))
+            runtime.start_actor(Sleeper, clock, log).tell((HOUR, "woke"))
             with pytest.raises(RuntimeError, match=r"use `await clock\.advance_async\(\)`"):
                 clock.advance(1)
-            await clock.advance_async(DAY)
+            await clock.advance_async(HOUR)
             return log
 
-    assert asyncio.run(host()) == [(DAY, "woke")]
+    assert asyncio.run(host()) == [(HOUR, "woke")]
 
 
 def test_closing_does_not_wait_for_somebody_to_advance(manual_clock: ManualClock) -> None:

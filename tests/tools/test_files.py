@@ -9,6 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _extent import so_far
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ class TestRead:
         assert call("file_read", path="empty").text == "'empty' is empty"
         assert call("file_read", path="nothing").text == "'nothing' does not exist"
 
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+    @settings(suppress_health_check=list(HealthCheck), max_examples=so_far(60, 1_000))
     @given(
         lines=st.lists(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=9)),
         offset=st.integers(1, 8),

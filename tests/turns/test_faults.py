@@ -8,6 +8,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from _extent import THOROUGH
 from models.server import Broken, Drop, Fail, Flood, ModelServer, Say, Silence, Slow
 
 from understudy.actors import AsyncRuntime
@@ -290,8 +291,10 @@ MOST_MEMORY = 48 * 1024 * 1024
 """Room for several copies of the longest answer; less than a 50 MB answer that is held once."""
 
 
-@both
-@everybody
+@pytest.mark.parametrize(
+    ("dialect", "who"),
+    [("openai", "child"), ("anthropic", "parent")] + THOROUGH * [("openai", "parent"), ("anthropic", "child")],
+)
 @pytest.mark.parametrize(
     ("what", "said"),
     [

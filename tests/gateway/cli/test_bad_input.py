@@ -109,6 +109,12 @@ MISTAKES: list[tuple[tuple[str, ...], Exit, str]] = [
     (("serve", "--db", "folder"), Exit.BAD_INPUT, "folder is a folder: give the path"),
     (("serve", "--db", "text.db"), Exit.BAD_INPUT, "left as it is"),
     (("serve", "--db", "nowhere/agents.db"), Exit.BAD_INPUT, "is no folder: make it, or give another path"),
+    # a client's server
+    (("mcp", "--session", "a b"), Exit.BAD_INPUT, "session key 'a b' is not allowed: use"),
+    (("mcp", "--agent", " "), Exit.BAD_INPUT, "--agent is empty: name one, or leave it out"),
+    (("mcp", "--db", "folder"), Exit.BAD_INPUT, "folder is a folder: give the path"),
+    (("mcp", "--db", "x" * 5_000), Exit.BAD_INPUT, "File name too long"),
+    (("mcp", "--port", "1"), Exit.BAD_INPUT, "No such option"),
     # configurations
     *((("config", *rest), Exit.BAD_INPUT, words) for file, words in (
         ("none.toml", "none.toml: cannot be read"),
@@ -173,6 +179,7 @@ def test_no_command_is_left_out() -> None:
     [
         ("typer", "runs", "the command line needs typer: pip install 'understudy[cli]'"),
         ("fastapi", "serve", 'there is no fastapi: run `pip install "understudy[server]"`'),
+        ("mcp", "mcp", 'there is no mcp: run `pip install "understudy[mcp]"`'),
     ],
 )
 def test_without_its_extra_a_command_is_one_sentence(missing: str, command: str, words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from understudy.actors.runners import AsyncFunctionContext
+    from understudy.gateway.http import HookHandler
     from understudy.protocol import SpawnPacket
 
 T = TypeVar("T")
 MAIN = "agent:atlas:main"
 PATIENCE = 30.0
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Reading the machine's authorities takes a client longer than most of these tests."""
 
 
 async def answer(packet: SpawnPacket, context: AsyncFunctionContext) -> str:
@@ -50,7 +54,7 @@ class Served:
     def client(self, token: str | None = None) -> httpx.Client:
         """Somebody with a token, by default the one for everything."""
         headers = {"authorization": f"Bearer {token or self.token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE, trust_env=False, verify=_NO_TLS)
 
     def bound(self, agent_id: str) -> httpx.Client:
         """Somebody with a token for one agent's things."""
@@ -95,9 +99,10 @@ def served(
     config: Mapping[str, Any] | None = None,
     feed: Mapping[str, Any] | None = None,
     port: int = 0,
+    reception: Callable[[AsyncRuntime], HookHandler] | None = None,
     **options: Any,
 ) -> Iterator[Served]:
-    """A server on a database of its own in ``folder``."""
+    """A server on a database of its own in ``folder``; ``reception`` makes what takes its hooks in."""
     database = folder / "agents.db"
     everybody = {"default": answer, "hang": hang, **(runners or {})}
     ready = threading.Event()
@@ -115,6 +120,8 @@ def served(
         )
         async with runtime:
             stream = Feed(runtime, **(feed or {}))
+            if reception is not None:
+                options["hooks"] = reception(runtime)
             async with serving(runtime, database, port=port, feed=stream, **options) as here:
                 token = Path(here.token_file).read_text(encoding="ascii").strip()  # noqa: ASYNC240 - a line of text
                 found.append(Served(here.url, database, token, runtime, stream, loop))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import schemathesis
+from _extent import so_far
 from _served import MAIN, Served, served
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http.md").read_text()
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))  # for each route, and as many that break its rules
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", so_far(10, 100)))  # for each route, and as many that break its rules
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -87,7 +88,7 @@ def test_every_answer_is_in_the_document(server: Served, schema: Any, method: st
     cases = operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode))
     known = st.sampled_from([{}, {"key": MAIN}, {"run_id": _a_run(server)}])
 
-    @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(cases, known)
     def ask(case: Any, names: dict[str, str]) -> None:
         if mode == "positive":
@@ -103,7 +104,7 @@ def _a_run(server: Served) -> str:
     return str(server.runtime.store.runs.find(limit=1).items[0].run_id)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=so_far(15, 200), suppress_health_check=list(HealthCheck))
 @given(
     query=st.dictionaries(st.sampled_from(["name", "run_id", "session_key", "odd"]), st.text(max_size=8), max_size=3),
     last=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=12),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _extent import so_far
 from _served import Listener, Served, served
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -68,7 +69,7 @@ def asked(client: httpx.Client, method: str, path: str, body: Any) -> tuple[int,
     return answer.status_code, answer.content
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=so_far(30, 1_000), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_anothers_and_nobodys_answer_alike(world: World, data: st.DataObject) -> None:
     """Every route that names something, with anything of the other agent's, beside a name that nobody has."""
