@@ -26,6 +26,28 @@ SHOWN_BY_ANOTHER = {"persistence/memory"}
 WIDTH = 100
 LONGEST_VALUE = 400
 
+# Public for the rest of their room, and nothing for hosts.
+MACHINERY = {
+    "Core": {"begin", "end", "open_session", "letters", "put_back", "searcher"},
+    "LoopActor": {
+        "cancelled_from_outside",
+        "exit_cause",
+        "exit_error",
+        "go",
+        "launch",
+        "leave",
+        "log_returned",
+        "name",
+        "parent",
+        "report_exit",
+        "run_on_cancel",
+        "run_on_failure",
+        "run_on_start",
+    },
+}
+# Who is made with one of these is handed out, not made.
+HANDED_OUT = ("Backstage", "LiveRun", "Reader", "RunContext", "SessionActor", "WardenLine")
+
 HEAD = """# Reference
 
 What each package shows: everything else is private, and may change. Made from the docstrings by `./scripts/reference`.
@@ -80,54 +102,61 @@ def entry(room: ModuleType, public: str) -> str:
 def class_entry(public: str, found: type) -> str:
     """How to make one, what it is, what it has."""
     family = [found, *(base for base in found.__mro__[1:] if is_ours(base) and not is_shown(base))]
-    fields = [field for member in reversed(family) for field in fields_of(member)]
     makers = [made for member in family for made in methods_of(member) if made.name == "__init__"]
+    made = makers[0] if makers and not any(name in ast.unparse(makers[0].args) for name in HANDED_OUT) else None
     # What a class that says nothing of its own inherits is not told again.
     own = found.__doc__ if "__doc__" in vars(found) else None
-    head = signature(public, makers[0]) if makers else ""
-    parts = [described(head, own)]
-    if makers and (told := ast.get_docstring(makers[0])):
+    parts = [described("" if made is None else signature(public, made), own)]
+    if made is not None and (told := ast.get_docstring(made)):
         parts.append(prose(told))
     base = next((base for base in found.__mro__[1:] if is_ours(base) and is_shown(base)), None)
     if base is not None:
         parts.append(f"With everything of `{base.__name__}`.")
-    items = [*fields, *members(family)]
-    if items:
-        parts.append("\n".join(items))
+    parts.append("\n".join(members(family)))
     return "\n\n".join(part for part in parts if part)
 
 
 def members(family: list[type]) -> Iterator[str]:
-    """Properties and methods, each once, the class's own first."""
+    """Fields first, then properties and methods, each once, the class's own before those it inherits."""
     seen: set[str] = set()
-    for member in family:
-        for node in methods_of(member):
-            if node.name.startswith("_") or node.name in seen:
+    for told_in in (fields_of, calls_of):
+        for member in family:
+            hidden = MACHINERY.get(member.__name__, set())
+            for name, text in told_in(member):
+                if not name.startswith("_") and name not in seen | hidden:
+                    seen.add(name)
+                    yield text
+
+
+def calls_of(member: type) -> Iterator[tuple[str, str]]:
+    """Properties and methods in a class's body."""
+    for node in methods_of(member):
+        told = prose(ast.get_docstring(node) or "", inline=True)
+        marks = {ast.unparse(mark) for mark in node.decorator_list}
+        if marks & {"property", "cached_property"}:
+            kind = "" if node.returns is None else f": {ast.unparse(node.returns)}"
+            yield node.name, item(f"{node.name}{kind}", told)
+        elif not any(mark.startswith(("field_", "model_", "overload")) for mark in marks):
+            yield node.name, item(signature(node.name, node, wide=True), told)
+
+
+def fields_of(member: type) -> Iterator[tuple[str, str]]:
+    """Annotated names of a class and of its instances, with what stands in quotes below them; members of an enum."""
+    node = class_node(member)
+    makers = [made.body for made in methods_of(member) if made.name == "__init__"]
+    for body in (node.body, *makers):
+        for place, line in enumerate(body):
+            told = quoted_below(body, place)
+            if isinstance(line, ast.AnnAssign):
+                name, kind = ast.unparse(line.target), f": {ast.unparse(line.annotation)}"
+            elif isinstance(line, ast.Assign) and (told or "Enum" in type(member).__name__):
+                name, kind = ast.unparse(line.targets[0]), ""
+            else:
                 continue
-            seen.add(node.name)
-            told = prose(ast.get_docstring(node) or "", inline=True)
-            marks = {ast.unparse(mark) for mark in node.decorator_list}
-            if marks & {"property", "cached_property"}:
-                kind = "" if node.returns is None else f": {ast.unparse(node.returns)}"
-                yield item(f"{node.name}{kind}", told)
-            elif not any(mark.startswith(("field_", "model_", "overload")) for mark in marks):
-                yield item(signature(node.name, node, wide=True), told)
-
-
-def fields_of(member: type) -> Iterator[str]:
-    """Annotated names in a class's body, with what stands in quotes below them, and the members of an enumeration."""
-    body = class_node(member).body
-    for place, node in enumerate(body):
-        if isinstance(node, ast.AnnAssign):
-            name, value, kind = ast.unparse(node.target), node.value, f": {ast.unparse(node.annotation)}"
-        elif isinstance(node, ast.Assign) and "Enum" in type(member).__name__:
-            name, value, kind = ast.unparse(node.targets[0]), node.value, ""
-        else:
-            continue
-        if name.startswith("_"):
-            continue
-        default = "" if value is None else f" = {ast.unparse(value)}"
-        yield item(f"{name}{kind}{default}", prose(quoted_below(body, place), inline=True))
+            known = line.value is not None and body is node.body
+            default = f" = {ast.unparse(line.value)}" if known and line.value is not None else ""
+            name = name.removeprefix("self.")
+            yield name, item(f"{name}{kind}{default}", prose(told, inline=True))
 
 
 def quoted_below(body: list[ast.stmt], place: int) -> str:
@@ -155,7 +184,35 @@ def value_entry(module: str, name: str) -> str:
 @cache
 def tree_of(module: str) -> ast.Module:
     """A module, parsed."""
-    return ast.parse(inspect.getsource(importlib.import_module(module)))
+    return parsed(inspect.getsource(importlib.import_module(module)))
+
+
+class _Plain(ast.NodeTransformer):
+    """Says what a type is and what a default, without what pydantic is told besides."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802 - ast's own
+        """``Annotated[int, …]`` is an int."""
+        self.generic_visit(node)
+        inner = node.slice
+        plain = isinstance(node.value, ast.Name) and node.value.id == "Annotated" and isinstance(inner, ast.Tuple)
+        return inner.elts[0] if plain and isinstance(inner, ast.Tuple) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 - ast's own
+        """``Field(default=None, …)`` is None."""
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in {"Field", "field"}:
+            for keyword in node.keywords:
+                if keyword.arg == "default":
+                    return keyword.value
+                if keyword.arg == "default_factory":
+                    return keyword.value.body if isinstance(keyword.value, ast.Lambda) else ast.Call(keyword.value, [], [])
+        return node
+
+
+def parsed(source: str) -> ast.Module:
+    """Source as it is told."""
+    plain: ast.Module = _Plain().visit(ast.parse(source))
+    return plain
 
 
 def class_node(found: type) -> ast.ClassDef:
@@ -174,13 +231,16 @@ def methods_of(found: type) -> Iterator[Function]:
 
 def node_of(function: object) -> Function:
     """A function, parsed; of overloads the one that works."""
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body  # type: ignore[arg-type]
+    (node,) = parsed(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body  # type: ignore[arg-type]
     assert isinstance(node, Function)
     return node
 
 
 def origin(room: ModuleType, public: str) -> str:
     """Where a name that a room shows was made."""
+    found = getattr(room, public)
+    if inspect.isclass(found) or inspect.isfunction(found):
+        return f"{found.__module__}.{found.__qualname__}"
     for node in tree_of(room.__name__).body:
         if isinstance(node, ast.ImportFrom) and public in {alias.name for alias in node.names}:
             return f"{node.module}.{public}"
@@ -209,8 +269,9 @@ def signature(name: str, node: Function, *, wide: bool = False) -> str:
     if arguments.args and arguments.args[0].arg in {"self", "cls"} and "staticmethod" not in marks:
         arguments.args = arguments.args[1:]
     gives = "" if node.returns is None or node.name == "__init__" else f" -> {ast.unparse(node.returns)}"
-    prefix = "await " if isinstance(node, ast.AsyncFunctionDef) and "contextlib.asynccontextmanager" not in marks else ""
-    line = f"{prefix}{name}({ast.unparse(arguments)}){gives}"
+    awaited = isinstance(node, ast.AsyncFunctionDef) and "contextlib.asynccontextmanager" not in marks
+    prefix = "await " if awaited and not any(isinstance(part, ast.Yield) for part in ast.walk(node)) else ""
+    line = f"{prefix}{name}({', '.join(split(arguments))}){gives}"
     if wide or len(line) <= WIDTH:
         return line
     return f"{prefix}{name}(\n" + "".join(f"    {part},\n" for part in split(arguments)) + f"){gives}"
