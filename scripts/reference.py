@@ -171,7 +171,9 @@ def value_entry(module: str, name: str) -> str:
     """A constant or an alias: what it is, and what is said of it."""
     body = tree_of(module).body
     for place, node in enumerate(body):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if [ast.unparse(target) for target in targets] == [name] and node.value is not None:
             code = textwrap.shorten(ast.unparse(node.value), LONGEST_VALUE, placeholder=" …")
             return described(f"{name} = {code}", quoted_below(body, place))
@@ -205,7 +207,9 @@ class _Plain(ast.NodeTransformer):
                 if keyword.arg == "default":
                     return keyword.value
                 if keyword.arg == "default_factory":
-                    return keyword.value.body if isinstance(keyword.value, ast.Lambda) else ast.Call(keyword.value, [], [])
+                    return (
+                        keyword.value.body if isinstance(keyword.value, ast.Lambda) else ast.Call(keyword.value, [], [])
+                    )
         return node
 
 
@@ -292,7 +296,9 @@ def split(arguments: ast.arguments) -> list[str]:
         parts.append(ast.unparse(only))
     elif arguments.kwonlyargs:
         parts.append("*")
-    parts += [_one(argument, default) for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    parts += [
+        _one(argument, default) for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
     return [*parts, f"**{ast.unparse(arguments.kwarg)}"] if arguments.kwarg is not None else parts
 
 
