@@ -192,14 +192,14 @@ def tree_of(module: str) -> ast.Module:
 class _Plain(ast.NodeTransformer):
     """Says what a type is and what a default, without what pydantic is told besides."""
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802 - ast's own
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """``Annotated[int, …]`` is an int."""
         self.generic_visit(node)
         inner = node.slice
         plain = isinstance(node.value, ast.Name) and node.value.id == "Annotated" and isinstance(inner, ast.Tuple)
         return inner.elts[0] if plain and isinstance(inner, ast.Tuple) else node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802 - ast's own
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         """``Field(default=None, …)`` is None."""
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id in {"Field", "field"}:

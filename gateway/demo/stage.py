@@ -76,6 +76,7 @@ class Following:
         self._threads: list[threading.Thread] = []
 
     def watch(self, runtime: Runtime) -> None:
+        """Follow its events from now on."""
         events = runtime.events()
 
         def follow() -> None:
@@ -87,6 +88,7 @@ class Following:
         self._threads.append(thread)
 
     def close(self) -> None:
+        """Hear the last of them."""
         for thread in self._threads:
             thread.join(timeout=5)
 
