@@ -1,7 +1,7 @@
 """Claude Code, Codex, Gemini CLI, OpenCode or Copilot as a supervised sub-agent.
 
-    python agent_cli.py                              which of them are here
-    python agent_cli.py claude "What is in here?"    one task, in the current folder
+Without arguments it tells which of them are here; `python agent_cli.py claude "What is in here?"` gives one a task, in
+the current folder.
 """
 
 from __future__ import annotations

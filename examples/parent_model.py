@@ -17,12 +17,14 @@ from understudy.actors.testing import ScriptedModel
 from understudy.actors.tools import FILE_TOOLS
 from understudy.protocol.model import ToolCall
 
-PLAN = [
-    ToolCall("1", "ticket", {"number": 7}),
-    ToolCall("2", "sessions_spawn", {"task": "How is the config loaded?", "agent": "reader", "wait": True}),
-    "Ticket 7 is about loader.py: it reads the config with tomllib, which raises on a missing file.",
-]
-READING = [ToolCall("1", "file_read", {"path": "loader.py"}), "loader.py reads it with tomllib."]
+LEADER = ScriptedModel(
+    [
+        ToolCall("1", "ticket", {"number": 7}),
+        ToolCall("2", "sessions_spawn", {"task": "How is the config loaded?", "agent": "reader", "wait": True}),
+        "Ticket 7 is about loader.py: it reads the config with tomllib, which raises on a missing file.",
+    ]
+)
+READER = ScriptedModel([ToolCall("1", "file_read", {"path": "loader.py"}), "loader.py reads it with tomllib."])
 
 
 @tool(group="tickets")
@@ -35,8 +37,8 @@ def main(workspace: Path) -> None:
     """One prompt: the parent's model uses the tool, delegates, waits for the answer, and replies."""
     (workspace / "loader.py").write_text("import tomllib\nCONFIG = tomllib.load(open('config.toml', 'rb'))\n")
     runners = {
-        "default": ModelRunner(ScriptedModel(PLAN), tools=[*FILE_TOOLS, ticket], system="You lead a small team."),
-        "reader": ModelRunner(ScriptedModel(READING)),  # with the built-in file tools, confined to the workspace
+        "default": ModelRunner(LEADER, tools=[*FILE_TOOLS, ticket], system="You lead a small team."),
+        "reader": ModelRunner(READER),  # with the built-in file tools, confined to the workspace
     }
     with Runtime(runners=runners) as runtime:
         session = runtime.session("agent:atlas:main", workspace=workspace)

@@ -18,8 +18,8 @@ SAYS = {
         asked the well-behaved one: done: read three files
         the crashing one left: failed (ValueError('the worker broke'))
         the exiting one left: failed (SystemExit(1))
-        a day passes on the manual clock
-        the hanging one left: failed (TimeoutError('not done within 86400 seconds'))
+        an hour passes on the manual clock
+        the hanging one left: failed (TimeoutError('not done within 3600 seconds'))
         the well-behaved one left: stopped
         """,
     "parent_model": """
@@ -74,7 +74,9 @@ def a_cli(folder: Path) -> dict[str, str]:
     """Variables under which there is one agent CLI: a program that plays what a real Codex has said."""
     (stream,) = (ROOT / "tests" / "data" / "cli-streams").glob("codex-*_1_tool.jsonl")
     program = folder / "codex"
-    program.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo codex-cli 1.0 && exit\ncat > /dev/null\ncat '{stream}'\n")
+    program.write_text(
+        f"#!/bin/sh\n[ $1 = --version ] && echo codex-cli 1.0 && exit\ncat > /dev/null\ncat '{stream}'\n"
+    )
     program.chmod(0o755)
     return {"PATH": f"{folder}:{os.defpath}"}
 
