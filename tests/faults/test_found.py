@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
-    from understudy.actors.runners import RunContext
+    from understudy.actors.runners import RunContext, Runner
     from understudy.persistence import Commit
     from understudy.persistence.operations import Operation
     from understudy.protocol import SpawnPacket
@@ -85,7 +85,9 @@ def test_a_follow_up_behind_a_child_that_never_starts_takes_its_place(how: str, 
         if how == "killed":
             assert runtime.run(second.run_id).result(timeout=WAIT).output == "done: two"
         else:
-            assert runtime.run(second.run_id).result(timeout=WAIT).failure.kind == "queue_timeout"
+            failure = runtime.run(second.run_id).result(timeout=WAIT).failure
+            assert failure is not None
+            assert failure.kind == "queue_timeout"
             assert runtime.run(third.run_id).result(timeout=WAIT).output == "done: three"
         assert (runtime._backstage.lines, runtime._backstage.live) == ({}, {})
 
@@ -100,7 +102,7 @@ def lost(runtime: Runtime | AsyncRuntime) -> list[tuple[str, str | None]]:
     assert runtime.store.runs.unfinished() == []
     assert runtime.store.outbox.undelivered() == []
     runs = runtime.runs().items
-    return sorted((run.label, run.facts.failure and run.facts.failure.kind) for run in runs)
+    return sorted((run.label, None if run.facts.failure is None else run.facts.failure.kind) for run in runs)
 
 
 def left_by_a_dead_host(lives: Lives) -> None:
@@ -218,7 +220,7 @@ def test_a_child_that_is_thrown_away_with_its_loop_has_not_failed(
     loop.close()
     for task in tasks:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be
-        task.get_coro().close()  # type: ignore[union-attr]  # what the garbage collector does
+        task.get_coro().close()  # what the garbage collector does
     held.release()
     runtime.store.close()
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -233,7 +235,7 @@ def test_a_summary_that_is_given_up_before_it_has_begun_leaves_no_coroutine_behi
 
         def hurried(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
             task = begun(work)
-            if "summar" in work.__qualname__ or "within" in work.__qualname__:
+            if "summar" in repr(work) or "within" in repr(work):
                 task.cancel()
             return task
 
@@ -365,7 +367,7 @@ def test_a_child_whose_parent_gave_up_before_it_was_accepted_is_not_anybodys_ans
     held = CrashPoint("accept.before", "delay")
     delegate = ToolCall("d", "sessions_spawn", {"task": "look", "label": "looker", "agent": "below", "wait": True})
     mind = ModelRunner(ScriptedModel([delegate, "well then", "and now"]))
-    runners = {"default": mind, "below": ScriptedRunner([Final("found it")])}
+    runners: dict[str, Runner] = {"default": mind, "below": ScriptedRunner([Final("found it")])}
 
     async def main() -> None:
         async with AsyncRuntime(tmp_path / "a.db", clock=manual_clock, runners=runners, commit_hook=held) as runtime:
