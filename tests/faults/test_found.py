@@ -187,6 +187,27 @@ def test_an_announcement_that_waits_for_a_better_moment_does_not_outlive_its_run
     asyncio.run(main())
 
 
+def test_a_callback_may_close_the_runtime(tmp_path: Path) -> None:
+    """It is not among those that the close ends."""
+    closed: list[object] = []
+
+    async def main() -> None:
+        clock = ManualClock()
+        runners: dict[str, Runner] = {"default": ScriptedRunner([Final("x")])}
+        async with AsyncRuntime(tmp_path / "agents.db", clock=clock, runners=runners) as runtime:
+
+            async def enough(results: object) -> None:
+                await runtime.close()
+                closed.append(results)
+
+            session = await runtime.session(MAIN, on_results=enough)
+            await session.spawn(Spawn(task="work", announce=True))
+            await clock.advance_async(3)
+        assert len(closed) == 1
+
+    asyncio.run(main())
+
+
 def test_the_sweep_of_a_runtime_that_has_signed_off_finds_nothing_wrong(
     manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
