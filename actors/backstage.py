@@ -175,7 +175,8 @@ class Backstage:
 
     async def dismiss(self, grace: float) -> None:
         """End what still works beside the mailboxes: announcements that wait for a better moment, callbacks."""
-        tasks = tuple(self._tasks)
+        # Not whoever closes the runtime from within its own callback.
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,10 @@ SEEDS, ROUNDS, EXAMPLES, TREES, CHILDREN, AT_ONCE = 10_000, 700, 800, 200, 10_00
 """Histories, rounds of killed hosts (1.6 kills each), lives beside their model, process trees, children of the soak."""
 JOBS = 10
 """Into so many jobs the seeds are dealt, so that both cores have work to the end."""
+HANGS = 60.0
+"""Seconds after which a history, which takes a tenth of one, stands still."""
+LONGEST = 3_300.0
+"""Seconds after which a job is given up: the whole of it takes less than an hour."""
 SUITES = {
     "stores": ["persistence/test_faults.py", "persistence/test_two_processes.py", "lifecycle/test_recovery.py"],
     "races": ["lifecycle/test_races.py", "lifecycle/test_interrupted_exchange.py", "faults/test_found.py"],
@@ -195,17 +200,32 @@ def jobs(asked: argparse.Namespace) -> list[Job]:
     return [job for job in found if not asked.only or job.part in asked.only]
 
 
+class StandsStillError(BaseException):
+    """A history that does not go on, whatever it is."""
+
+
+def _give_up(_number: int, _frame: object) -> None:
+    raise StandsStillError
+
+
 def histories(first: int, count: int) -> int:
     """Simulate so many seeds in this process."""
     from _simulation import simulate  # noqa: PLC0415 - only this job needs it, and where it stands is known by now
     from _verdict import BrokenError  # noqa: PLC0415 - likewise
 
     gc.freeze()  # what is imported by now need not be looked at after each of them
+    signal.signal(signal.SIGALRM, _give_up)
     tally = Tally()
     for seed in range(first, first + count):
         tally.seeds += 1
         try:
+            # Again and again: what stands still may well catch the first of these.
+            signal.setitimer(signal.ITIMER_REAL, HANGS, 1.0)
             outcome = simulate(seed)
+        except StandsStillError:
+            tally.broken += 1
+            print(f"seed {seed} stands still\n  again: ./scripts/faults --only simulation --seed {seed}", flush=True)
+            continue
         except BrokenError as broken:
             tally.leaked += 1
             print(broken, flush=True)
@@ -214,6 +234,8 @@ def histories(first: int, count: int) -> int:
             tally.broken += 1
             print(f"seed {seed}: {error!r}\n  again: ./scripts/faults --only simulation --seed {seed}", flush=True)
             continue
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         verdict = outcome.verdict
         tally.kills += outcome.crashes
         tally.runs += outcome.runs
@@ -247,16 +269,21 @@ def play(job: Job) -> tuple[Job, Tally]:
     """Run one job, and say how it went."""
     begun = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(TESTS / "faults"), **job.environment}
-    done = subprocess.run(
-        job.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    tally = job.read(done.stdout, done.returncode)
-    if tally.held and done.returncode:
+    with subprocess.Popen(
+        job.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+    tally = job.read(output, process.returncode)
+    if tally.held and process.returncode:
         tally.broken += 1
     verdict = "held" if tally.held else "BROKEN"
     print(f"{job.part:<10} {job.name:<48.48} {time.monotonic() - begun:>6.0f} s  {verdict}", flush=True)
     if not tally.held:
-        print(done.stdout[-20_000:], flush=True)
+        print(output[-20_000:], flush=True)
         if job.part not in {"simulation", "kills"}:
             print(f"  again: ./scripts/faults --only {job.part}", flush=True)
     return job, tally

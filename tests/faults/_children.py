@@ -130,7 +130,8 @@ class Player:
             await world.breath(packet.label)
             yield Asking("answered")
         elif step == "little":
-            yield chance.choice([Keepalive(), Noted("on it"), SessionIdentified(f"conversation {number}")])
+            little: list[RunnerEvent] = [Keepalive(), Noted("on it"), SessionIdentified(f"conversation {number}")]
+            yield chance.choice(little)
         elif step == "block":
             await context.blocking(lambda: None)
         elif step == "steered":

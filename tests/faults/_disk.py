@@ -155,7 +155,7 @@ class Desk:
         """Queue it."""
         if self._closed:
             raise StoreClosedError("the store is closed")
-        pending = Pending(operations, point, self._lock, lambda: self.write(len(self.queue)))
+        pending = Pending(operations, point, self._lock, self._write_all)
         self.queue.append(pending)
         return pending
 
@@ -165,6 +165,10 @@ class Desk:
         if group:
             settle(self._disk.commit(group), self._lock)
         return bool(group)
+
+    def _write_all(self) -> None:
+        """Somebody blocks for what is queued."""
+        self.write(len(self.queue))
 
     def problems(self) -> list[str]:
         return self._inner.problems()

@@ -298,6 +298,8 @@ class Simulation:
             raise self.verdict.error(self.seed)
         closing.result()
         self.disk.strikes.clear()
+        for task in life.asked:
+            task.cancel()  # what its code still waits for, a prompt perhaps, is the host's own
         while self._go_on():
             pass
         self.verdict.say(self._left_over())
