@@ -18,8 +18,8 @@ SAYS = {
         asked the well-behaved one: done: read three files
         the crashing one left: failed (ValueError('the worker broke'))
         the exiting one left: failed (SystemExit(1))
-        a day passes on the manual clock
-        the hanging one left: failed (TimeoutError('not done within 86400 seconds'))
+        an hour passes on the manual clock
+        the hanging one left: failed (TimeoutError('not done within 3600 seconds'))
         the well-behaved one left: stopped
         """,
     "parent_model": """
