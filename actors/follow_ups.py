@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +54,11 @@ async def follow_up(
     run.waited = waited and home is session
     run.announce = announce
     home.begin(run, queued=verdict == "queue" or kept.busy)
-    await accepted
+    try:
+        await accepted
+    except asyncio.CancelledError:
+        run.waited = False  # whoever asked has gone; the reply comes as any other result
+        raise
     return run
 
 
@@ -65,6 +70,9 @@ async def reply_within(session: SessionActor, run: LiveRun, seconds: float) -> S
 
     try:
         return await within(session.backstage.clock, seconds, settled())
+    except asyncio.CancelledError:
+        session.disclaim_answers([run.packet.run_id])
+        raise
     except TimeoutError:
         # It may have come in the very moment in which the time was up.
         owed = next((result for result in session.owed if result.run_id == run.packet.run_id), None)

@@ -59,7 +59,9 @@ def awaited_reply(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Future[LiveR
 
     def reply(answer: LiveRun | RunId | Exception) -> None:
         if accepted.done():
-            return  # whoever asked has gone; the run goes on
+            if isinstance(answer, LiveRun):
+                answer.waited = False  # whoever asked has gone; the run goes on, and its result comes as any other
+            return
         if isinstance(answer, Exception):
             accepted.set_exception(answer)
         else:

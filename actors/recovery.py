@@ -200,10 +200,13 @@ async def recover_below(run: LiveRun) -> None:
 
 
 async def _end_all(session: SessionActor, record: RunRecord) -> None:
-    """An interrupted run and everything below it end here, deepest first."""
+    """An interrupted run and everything below it end here, deepest first; also below children that had finished."""
     backstage = session.backstage
-    for below in backstage.store.runs.children(record.session_key, unfinished=True):
-        await _end_all(session, below)
+    for below in backstage.store.runs.children(record.session_key):
+        if below.parent_run_id == record.run_id:  # else an earlier run's of the same kept child
+            await _end_all(session, below)
+    if record.facts.ended_at is not None:
+        return
     packet, facts = record.packet, record.facts
     now = max(backstage.now(), facts.accepted_at, facts.started_at or 0, facts.last_progress_at or 0)
     ending = ghost("host_lost", f"its host {record.host} stopped without bringing it to an end")

@@ -185,7 +185,12 @@ class SessionActor(LoopActor):
         """
         accepted, reply = awaited_reply(self.backstage.kernel.asyncio_loop)
         self._spawn(spawn, [reply], announce=announce, waited=waited, authority=authority)
-        return await accepted
+        try:
+            return await accepted
+        except asyncio.CancelledError:
+            if not accepted.cancelled() and accepted.exception() is None:
+                reply(accepted.result())  # in the very moment in which the caller gave up: it has gone as well
+            raise
 
     def _spawn_told(self, spawn: Spawn) -> None:
         """A spawn that came by message: who asked hears of it, whatever goes wrong."""
@@ -402,21 +407,24 @@ class SessionActor(LoopActor):
                 self.owed.append(result)  # it stands at the door until the tools are done: it goes in with the answer
 
     def disclaim_answers(self, run_ids: Iterable[RunId]) -> None:
-        """The tool call was given up: results that are still to come, come as any other."""
-        for run_id in run_ids:
+        """The tool call was given up: its results come as any other."""
+        given_up = set(run_ids)
+        for run_id in given_up:
             run = self.roster.unsettled.get(run_id)
             if run is not None:
                 run.waited = False
+        late = [result for result in self.owed if result.run_id in given_up]
+        if late:
+            self.owed = [result for result in self.owed if result.run_id not in given_up]
+            self.backstage.task(self._bring_all(late))
 
     async def see_merged(self, commit: Commit, run_ids: Sequence[RunId]) -> None:
         """A tool's answer takes these in; where it could not be stored, they come as any other result."""
         try:
             await commit
         except Exception:  # noqa: BLE001 - a commit hook may raise anything
-            for run_id in run_ids:
-                result = self.backstage.store.runs.result(run_id)
-                if result is not None:
-                    await bring(self.living(), result, announce=False)
+            found = [self.backstage.store.runs.result(run_id) for run_id in run_ids]
+            await self._bring_all(result for result in found if result is not None)
 
     def settle_debts(self) -> list[MergeResult]:
         """What acknowledges the results that are tools' answers; to be committed with those answers."""
@@ -430,7 +438,10 @@ class SessionActor(LoopActor):
     async def deliver_owed(self) -> None:
         """The tool calls that asked for these will not be answered: they come as any other result."""
         owed, self.owed = self.owed, []
-        for result in owed:
+        await self._bring_all(owed)
+
+    async def _bring_all(self, results: Iterable[SubAgentResult]) -> None:
+        for result in results:
             await bring(self.living(), result, announce=False)
 
     @property

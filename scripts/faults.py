@@ -7,6 +7,7 @@ whose deadlines are real, run alone.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import gc
 import json
@@ -16,11 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
@@ -58,6 +62,7 @@ class Tally:
 
     @property
     def held(self) -> bool:
+        """Whether all is as it must be."""
         return not (self.lost or self.twice or self.leaked or self.broken)
 
 
@@ -76,7 +81,7 @@ class Job:
 # -- how each kind of job tells what it has seen ----------------------------------------------------------
 
 
-def in_json(output: str, code: int) -> Tally:
+def in_json(output: str, _code: int) -> Tally:
     """Its last line is a tally."""
     try:
         return Tally(**json.loads(output.strip().rpartition("\n")[2]))
@@ -96,7 +101,7 @@ def in_lives(examples: int, output: str, code: int) -> Tally:
     return in_tests(output, code) + Tally(seeds=0 if code else examples)
 
 
-def in_rounds(output: str, code: int) -> Tally:
+def in_rounds(output: str, _code: int) -> Tally:
     """kill9's."""
     found = re.search(
         r"^(\d+) rounds, (\d+) hosts killed, (\d+) runs accepted, (\d+) rounds broken: lost (\d+), twice (\d+)$",
@@ -109,7 +114,7 @@ def in_rounds(output: str, code: int) -> Tally:
     return Tally(kills=kills, seeds=rounds, runs=runs, lost=lost, twice=twice, broken=broken - lost - twice)
 
 
-def in_trees(output: str, code: int) -> Tally:
+def in_trees(output: str, _code: int) -> Tally:
     """kill_trees': whoever is not dead in time was leaked."""
     found = re.search(r"^(\d+) of (\d+) dead in time$", output, re.MULTILINE)
     hosts = re.search(r"^kill -9 host +(\d+)", output, re.MULTILINE)
@@ -192,8 +197,8 @@ def jobs(asked: argparse.Namespace) -> list[Job]:
 
 def histories(first: int, count: int) -> int:
     """Simulate so many seeds in this process."""
-    from _simulation import simulate
-    from _verdict import BrokenError
+    from _simulation import simulate  # noqa: PLC0415 - only this job needs it, and where it stands is known by now
+    from _verdict import BrokenError  # noqa: PLC0415 - likewise
 
     gc.freeze()  # what is imported by now need not be looked at after each of them
     tally = Tally()
@@ -224,9 +229,7 @@ def histories(first: int, count: int) -> int:
 
 def soak(children: int) -> int:
     """So many children in this process, and what is left of them."""
-    import asyncio
-
-    from _soak import soak as soaked_by
+    from _soak import soak as soaked_by  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory(prefix="understudy-soak-") as folder:
         soaked = asyncio.run(soaked_by(Path(folder), children=children, at_once=AT_ONCE))

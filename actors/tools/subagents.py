@@ -56,7 +56,7 @@ async def sessions_spawn(
         raise ToolError(f"run {run} is doing this already")
     if not wait:
         return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
-    return told(session, [await _awaited(run)])
+    return told(session, [await _awaited(session, run)])
 
 
 @tool(group=GROUP, paths=())
@@ -151,12 +151,12 @@ def _session(context: ToolContext) -> SessionActor:
     return context.own_session()
 
 
-async def _awaited(run: LiveRun) -> SubAgentResult:
+async def _awaited(session: SessionActor, run: LiveRun) -> SubAgentResult:
     """The result as a tool's answer; where nobody is left to take that, it comes as any other."""
     try:
         return await run.settled
     except BaseException:
-        run.waited = False
+        session.disclaim_answers([run.packet.run_id])
         raise
 
 

@@ -110,7 +110,7 @@ def status(*, db: Db = None, as_json: AsJson = False) -> None:
 
 @hook.command("run")
 def run(
-    harness: Annotated[str, typer.Argument(metavar="HARNESS", help="Whose hook it is.")],
+    harness: Annotated[str, typer.Argument(metavar="HARNESS", help="Whose hook it is: claude-code.")],
     event: Annotated[str, typer.Argument(metavar="EVENT", help="The harness's name for it.")],
     *,
     token_file: TokenFile = None,

@@ -178,11 +178,13 @@ class Continuity:
         above = self._store.sessions.get(parent)
         if above is None or self._is_below(above, session):
             return
+        before = self._store.sessions.get(session)
         self._write(_below(session, above, inferred=False))
         record = self._store.sessions.get(session)
-        if record is not None and record.completed_at is not None:
-            self._merge_files(record)  # it went to the wrong one before
-            self._tell_parent(record)
+        if record is not None and record.completed_at is not None and before is not None:
+            self._merge_files(record)
+            if before.parent_session_key != parent:
+                self._tell_parent(record)  # it went to the wrong one before
 
     def _is_below(self, record: SessionRecord, session: SessionKey) -> bool:
         """Whether ``record`` descends from ``session``: whoever says so is wrong, or lies."""

@@ -83,7 +83,9 @@ class Words:
         if waiting is None:
             # Perhaps an earlier host was told ahead: then it is the last that is stored, and the next in the file.
             last = self._store.transcripts.last(session)
-            begins_with = None if last is None else _said(last.turn)
+            begins_with = None if last is None or last.turn.role == "tool" else _said(last.turn)
+            self._ahead[session] = []  # by this one it was not
+            _forget(self._ahead)
 
         def parsed(line: str) -> Turn | None:
             nonlocal begins_with

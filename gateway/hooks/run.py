@@ -7,8 +7,6 @@ it imports next to nothing.
 
 from __future__ import annotations
 
-import _signal as signal  # without its enums, as with the next: half of what is imported here would be theirs
-import _socket as socket
 import json
 import os
 
@@ -16,7 +14,12 @@ from understudy.gateway.nearby import nearby, own_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
+    import socket
     from collections.abc import Sequence
+else:  # without their enums: half of what is imported here would be theirs
+    import _signal as signal
+    import _socket as socket
 
 BUDGET_SECONDS = 1.7
 """For everything after Python has started; that is the rest of two seconds."""

@@ -104,10 +104,9 @@ class Hooked:
         print(self._understudy("tree", roots[0]["session_key"], env=env).stdout, file=sys.stderr)
 
     def _understudy(self, *arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*UNDERSTUDY, *arguments],
-            cwd=self.project, env={**env, "UNDERSTUDY_DB": str(self.store)}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        env = {**env, "UNDERSTUDY_DB": str(self.store)}
+        command = [*UNDERSTUDY, *arguments]
+        return subprocess.run(command, cwd=self.project, env=env, capture_output=True, text=True, check=False)
 
     def _note(self, check: str, held: bool, seen: object) -> None:
         self.held[check] = "yes" if held else "NO"

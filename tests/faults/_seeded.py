@@ -64,7 +64,7 @@ class SeededClock(ManualClock):
         if ahead is None or self._now + ahead > until:
             return False
         self._fire_next(until)
-        while self.next_timer == 0 and chance.random() < 0.7:  # noqa: S311
+        while self.next_timer == 0 and chance.random() < 0.7:
             self._fire_next(self._now)
         return True
 
@@ -111,8 +111,8 @@ class SeededLoop(asyncio.BaseEventLoop):
         handle = ready[place]
         del ready[place]
         if not handle.cancelled():
-            self._trace.step(_name(handle._callback), len(ready))  # noqa: SLF001 - asyncio does not tell otherwise
-            handle._run()  # noqa: SLF001
+            self._trace.step(_name(handle._callback), len(ready))
+            handle._run()
 
     def time(self) -> float:
         return self._clock.monotonic()

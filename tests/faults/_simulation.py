@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import sys
 import tempfile
 import warnings
@@ -97,7 +96,7 @@ class Simulation:
 
     def __init__(self, seed: int, *, keep: bool = False) -> None:
         self.seed = seed
-        self.chance = chance = Random(seed)  # noqa: S311 - repeatable, not secret
+        self.chance = chance = Random(seed)
         self.trace = Trace(keep=keep)
         self.disk = Disk(chance.choice(["memory", "sqlite"]), chance, self.trace)
         self.clock = SeededClock()
@@ -197,8 +196,8 @@ class Simulation:
         self.life = Life(loop, desk, host)
         self.trace.note(f"host {self._lives} {'here' if here else 'away'} at {self.clock.monotonic():.3f}")
         with (
-            mock.patch.object(core, "incarnation", lambda: name),
-            mock.patch.object(core, "process_started", lambda _pid: 1),
+            mock.patch.object(core, "incarnation", return_value=name),
+            mock.patch.object(core, "process_started", return_value=1),
         ):
             started = loop.create_task(host.__aenter__())
             self._until(started)
@@ -344,7 +343,7 @@ class Simulation:
     def bury(self) -> None:
         """Let the dead go; the last words of their coroutines interest nobody."""
         self.breaths = []
-        with warnings.catch_warnings(), mock.patch.object(sys, "unraisablehook", lambda _said: None), _heard():
+        with warnings.catch_warnings(), mock.patch.object(sys, "unraisablehook"), _heard():
             warnings.simplefilter("ignore")
             del self._dead, self.life
             gc.collect()
@@ -519,7 +518,7 @@ def simulate(seed: int, *, keep: bool = False) -> Outcome:
     gc.disable()  # it would let go of coroutines, and they would speak, at moments that no seed decides
     simulation = Simulation(seed, keep=keep)
     try:
-        with _heard() as said, mock.patch.object(retry, "SystemRandom", lambda: simulation.chance):
+        with _heard() as said, mock.patch.object(retry, "SystemRandom", return_value=simulation.chance):
             outcome = simulation.play()
             outcome.verdict.wrong += said
             return outcome
@@ -531,10 +530,10 @@ def simulate(seed: int, *, keep: bool = False) -> Outcome:
 
 
 def main() -> None:
+    """Show the history of one seed, line by line."""
     seed = int(sys.argv[1])
     outcome = simulate(seed, keep=True)
-    print(*outcome.trace, sep="\n")
-    print(outcome.digest, outcome.verdict)
+    sys.stdout.write("\n".join([*outcome.trace, outcome.digest, str(outcome.verdict), ""]))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import sys
+import tempfile
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from understudy.protocol import RuntimeConfig, Spawn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from understudy.actors import AsyncSession
     from understudy.actors.runners import AsyncFunctionContext
     from understudy.persistence import Ledger, RunRecord
     from understudy.protocol import SpawnPacket
@@ -65,7 +68,7 @@ def footprint() -> Footprint:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return Footprint(
         threads=threading.active_count(),
-        descriptors=len(os.listdir("/proc/self/fd")),
+        descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         memory=pages * os.sysconf("SC_PAGE_SIZE"),
         children=sum(isinstance(each, kinds) for each in gc.get_objects()),
         tasks=len(asyncio.all_tasks()),
@@ -123,66 +126,67 @@ def block(packet: SpawnPacket, _context: object) -> str:
 
 
 async def soak(folder: Path, *, children: int, at_once: int) -> Soaked:
-    """So many children, so many of them at a time, on a file; the first tenth of them is the warm-up."""
-    config = RuntimeConfig(max_children_per_agent=at_once, recent_files_max=5)
-    runners = {"default": FunctionRunner(work), "blocks": FunctionRunner(block)}
-    empty = footprint()
+    """So many children, so many of them at a time, on a file; the first fifth of them is the warm-up."""
     # A page cache grows until it is full, and is none of what is looked for here.
     _connection._CACHE_KIB = 256
-    runtime = AsyncRuntime(folder / "agents.db", runners=runners, config=config)
-    async with runtime:
-        session = await runtime.session(KEY, workspace=folder)
-        counted: Counter[str] = Counter()
-        numbers = iter(range(children))
-
-        async def one(number: int) -> None:
-            task = ENDS[number % len(ENDS)]
-            handle = await session.spawn(
-                Spawn(
-                    task=task,
-                    label=f"c{number}",
-                    runner="blocks" if task == "blocks" else "default",
-                    timeout_ms=50 if task in {"late", "stays"} else 60_000,
-                    cleanup="keep" if task == "kept" else "delete",
-                )
-            )
-            if task == "killed":
-                await session.kill(handle.run_id)
-            result = await handle.result()
-            counted[result.end_reason.value] += 1
-            if task == "kept":
-                await session.release(result.session_key)
-
-        async def some(until: int) -> None:
-            while (number := next(numbers, until)) < until:
-                await one(number)
-
-        async def all_of(until: int) -> Footprint:
-            async with asyncio.TaskGroup() as places:
-                for _ in range(at_once):
-                    places.create_task(some(until))
-            while len(asyncio.all_tasks()) > 1:
-                await asyncio.sleep(0.01)  # those that ignore their end take a moment longer
-            return footprint()
-
-        before = await all_of(children // 5)
-        numbers = iter(range(children // 5, children))
-        soaked = Soaked(before, await all_of(children), ends=counted)
-        _judge(runtime, children, soaked)
-        del session
-    del runtime
+    empty = footprint()
+    soaked = await _through_a_host(folder, children, at_once)
     await asyncio.get_running_loop().shutdown_default_executor()
+    closed = footprint()
     for _ in range(500):  # idle threads leave when they notice that the pool is closed
-        closed = footprint()
         if closed.threads <= empty.threads:
             break
         await asyncio.sleep(0.01)
+        closed = footprint()
     soaked.left = [
         f"{name}: {getattr(empty, name)} before there was a host, {getattr(closed, name)} when it had closed"
         for name in ("threads", "descriptors", "children", "tasks")
         if getattr(closed, name) != getattr(empty, name)
     ]
     return soaked
+
+
+async def _through_a_host(folder: Path, children: int, at_once: int) -> Soaked:
+    config = RuntimeConfig(max_children_per_agent=at_once, recent_files_max=5)
+    runners = {"default": FunctionRunner(work), "blocks": FunctionRunner(block)}
+    ends: Counter[str] = Counter()
+    async with AsyncRuntime(folder / "agents.db", runners=runners, config=config) as runtime:
+        session = await runtime.session(KEY, workspace=folder)
+
+        async def until(numbers: Iterator[int]) -> Footprint:
+            async with asyncio.TaskGroup() as places:
+                for _ in range(at_once):
+                    places.create_task(_some(session, numbers, ends))
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.01)  # those that ignore their end take a moment longer
+            return footprint()
+
+        before = await until(iter(range(children // 5)))
+        after = await until(iter(range(children // 5, children)))
+        soaked = Soaked(before, after, ends=ends)
+        _judge(runtime, children, soaked)
+    return soaked
+
+
+async def _some(session: AsyncSession, numbers: Iterator[int], ends: Counter[str]) -> None:
+    """One child after the other, as long as there are any."""
+    for number in numbers:
+        task = ENDS[number % len(ENDS)]
+        handle = await session.spawn(
+            Spawn(
+                task=task,
+                label=f"c{number}",
+                runner="blocks" if task == "blocks" else "default",
+                timeout_ms=50 if task in {"late", "stays"} else 60_000,
+                cleanup="keep" if task == "kept" else "delete",
+            )
+        )
+        if task == "killed":
+            await session.kill(handle.run_id)
+        result = await handle.result()
+        ends[result.end_reason.value] += 1
+        if task == "kept":
+            await session.release(result.session_key)
 
 
 def _judge(runtime: AsyncRuntime, children: int, soaked: Soaked) -> None:
@@ -218,9 +222,6 @@ def _pages(store: Ledger) -> Iterator[list[RunRecord]]:
 
 def main() -> None:
     """For a process of its own."""
-    import json
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="understudy-soak-") as folder:
         soaked = asyncio.run(soak(Path(folder), children=int(sys.argv[1]), at_once=int(sys.argv[2])))
     sys.stdout.write(f"before {soaked.before}\nafter  {soaked.after}\nends   {dict(soaked.ends)}\n")

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from _disk import Disk
     from _simulation import Host, Simulation
 
+    from understudy.persistence import RunRecord
+
 _NOTE = re.compile(r"\[Subagent Result: (.+?)\]$", re.MULTILINE)
 
 
@@ -101,26 +103,36 @@ def judge(simulation: Simulation) -> Verdict:
     for run_id in sorted((simulation.accepted | books.accepted) - set(runs)):
         found.lost.append(f"{run_id} was accepted, and is not there")
     buried = {letter.run_id for letter in store.dead_letters.find(limit=1_000).items}
-    for run_id, run in runs.items():
-        result = store.runs.result(run_id)
-        if run.facts.ended_at is None or result is None:
-            found.lost.append(f"{run_id} ({run.label}) has no end: {run.facts}")
-            continue
-        if (result.end_reason, result.failure, result.partial) != simulation.told.get(
-            run_id, (result.end_reason, result.failure, result.partial)
-        ):
-            found.twice.append(f"{run_id} was told as {simulation.told[run_id]}, and stored as {result.end_reason}")
-        if run.facts.delivered_at is None and run_id not in buried:
-            found.lost.append(f"{run_id} ({run.label}) ended and was never delivered")
-        if books.delivered[run_id] > 1:
-            found.twice.append(f"{run_id} was delivered {books.delivered[run_id]} times")
-        if result.usage != run.usage:
-            found.wrong.append(f"{run_id} used {run.usage}, its result says {result.usage}")
+    for run in runs.values():
+        found.say(_judge_run(run, simulation, buried=run.run_id in buried))
     for run_id, times in simulation.announced.items():
         if times > 1:
             found.twice.append(f"{run_id} was announced {times} times")
     _compare_notes(found, simulation, {run_id for run_id, run in runs.items() if run.facts.delivered_at is not None})
     found.wrong += store.problems()
+    return found
+
+
+def _judge_run(run: RunRecord, simulation: Simulation, *, buried: bool) -> Verdict:
+    """One end, one result, and one delivery, or a dead letter that says why there is none."""
+    found, store, run_id = Verdict(), simulation.disk.inner, run.run_id
+    result = store.runs.result(run_id)
+    if run.facts.ended_at is None or result is None:
+        found.lost.append(f"{run_id} ({run.label}) has no end: {run.facts}")
+        return found
+    stored = (result.end_reason, result.failure, result.partial)
+    told = simulation.told.get(run_id, stored)
+    if told != stored:
+        found.twice.append(f"{run_id} was told as {told}, and stored as {stored}")
+    if run.facts.delivered_at is None and not buried:
+        found.lost.append(f"{run_id} ({run.label}) ended and was never delivered")
+    delivered, late = simulation.disk.books.delivered[run_id], store.runs.late_endings(run_id)
+    if delivered > 1:
+        found.twice.append(f"{run_id} was delivered {delivered} times")
+    if late:
+        found.twice.append(f"{run_id} ended as {run.facts.end_reason}, and then as {late}")
+    if result.usage != run.usage:
+        found.wrong.append(f"{run_id} used {run.usage}, its result says {result.usage}")
     return found
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from understudy.protocol import SpawnPacket
     from understudy.protocol.commit_points import CommitPoint
     from understudy.protocol.model import ModelEvent, ModelRequest
+    from understudy.protocol.runner import RunnerEvent
 
 WAIT = 30
 
@@ -355,3 +356,51 @@ def test_killing_what_has_just_ended_still_gives_its_result(manual_clock: Manual
             assert asking.result(WAIT).output == "thanks"
         assert "[Subagent Result: looker]" in mind.requests[2].turns[-1].text
         assert runtime.store.outbox.undelivered() == []
+
+
+def test_a_child_whose_parent_gave_up_before_it_was_accepted_is_not_anybodys_answer(
+    manual_clock: ManualClock, tmp_path: Path
+) -> None:
+    """Its result comes as any other, and not unseen with the next answer of some tool."""
+    held = CrashPoint("accept.before", "delay")
+    delegate = ToolCall("d", "sessions_spawn", {"task": "look", "label": "looker", "agent": "below", "wait": True})
+    mind = ModelRunner(ScriptedModel([delegate, "well then", "and now"]))
+    runners = {"default": mind, "below": ScriptedRunner([Final("found it")])}
+
+    async def main() -> None:
+        async with AsyncRuntime(tmp_path / "a.db", clock=manual_clock, runners=runners, commit_hook=held) as runtime:
+            session = await runtime.session(MAIN, workspace=tmp_path)
+            asking = asyncio.ensure_future(session.prompt("Look"))
+            while not held.reached.is_set():
+                await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            held.release()
+            await manual_clock.run_until_idle_async()
+            assert notes(session.transcript()) == ["[Subagent Result: looker]"]
+            assert runtime.store.outbox.undelivered() == []
+
+    asyncio.run(main())
+
+
+def test_a_run_that_is_lost_takes_along_what_lives_below_its_finished_children(lives: Lives) -> None:
+    """As it does when it ends in any other way; a grandchild that may resume has nobody left to work for."""
+    config = {"max_spawn_depth": 4}
+
+    class Family:
+        async def run(self, packet: SpawnPacket, context: RunContext) -> AsyncIterator[RunnerEvent]:
+            if packet.depth < 3:
+                await context.spawn(Spawn(task="below", label=f"{packet.label}'s child", restart="resume"))
+            if packet.depth != 2:
+                await lives.clock.gate()
+            yield Final("done")
+
+    with lives.host(Family(), config=config) as runtime:
+        runtime.session(MAIN, workspace=lives.folder).spawn(Spawn(task="work", label="a"))
+        lives.clock.run_until_idle()
+        assert len(runtime.store.runs.unfinished()) == 2
+        lives.crash()
+    with lives.host(Family(), config=config) as runtime:
+        lives.clock.run_until_idle()
+        assert lost(runtime) == [("a", "host_lost"), ("a's child", None), ("a's child's child", "host_lost")]

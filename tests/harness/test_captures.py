@@ -261,6 +261,29 @@ def test_a_host_that_comes_late_catches_up_from_the_transcript(store: Ledger, tm
     assert said_in(store) == [line for n in range(50) for line in (f"user: prompt {n}", f"assistant: answer {n}")]
 
 
+@pytest.mark.parametrize("scenario", ["B_subagent", "C_parallel", "D_background", "E_nested"])
+def test_a_parent_is_told_once_what_each_of_its_sub_agents_said(store: Ledger, scenario: str) -> None:
+    """However often their end is told; one whose parent is put right afterwards is told to that one too."""
+    play(a_continuity(store), payloads(scenario))
+    for record in store.sessions.find(limit=9).items:
+        notes = [text for text in said_in(store, record.session_key) if text.startswith("user: [Subagent Result: ")]
+        below = {child.session_key for child in store.sessions.children(record.session_key)}
+        assert sorted(note.rpartition("Session: ")[2] for note in notes) == sorted(below)
+
+
+def test_the_same_words_of_two_tools_are_both_kept(store: Ledger, tmp_path: Path) -> None:
+    """Also where the file was read between them: only what a payload told ahead is passed over."""
+    main = tmp_path / "s1.jsonl"
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    used = [{**base, "hook_event_name": "PostToolUse", "tool_name": "Bash"}]
+    result = a_line("user", [{"type": "tool_result", "content": "ok"}])
+    continuity = a_continuity(store)
+    for count in (1, 2, 3):
+        main.write_text(result * count)
+        play(continuity if count < 3 else a_continuity(store), used)
+        assert said_in(store) == ["tool: ok"] * count
+
+
 def test_sub_agents_that_nobody_heard_of_are_found_beside_the_transcript(store: Ledger, tmp_path: Path) -> None:
     """With their parents and what was said; not a compaction's own, and nothing that a link leads to."""
     agents = tmp_path / "s1" / "subagents"

@@ -107,7 +107,7 @@ def test_two_agents_tokens_and_nothing_crosses(tmp_path: Path) -> None:
         tell(borea, {**secret, "session_id": "s2"})
         assert tell(atlas, {**start, "session_id": "s2"}).status_code == 404
         assert [found(client, PHRASE) for client in (atlas, borea)] == [["claude-code:s1"], ["claude-code:s2"]]
-        keys = {record.session_key: record for record in server.runtime.store.sessions.find(limit=9).items}
+        keys = {str(record.session_key): record for record in server.runtime.store.sessions.find(limit=9).items}
     assert {key: record.agent_id for key, record in keys.items()} == {
         "claude-code:s1": "atlas",
         "claude-code:s1:subagent:a1": "atlas",

@@ -30,7 +30,7 @@ ODD: dict[str, bytes] = {
     "tabs": b'{\n\t"model": "opus",\n\t"hooks": {\n\t\t"Stop": []\n\t}\n}\n',
     "windows": b'{\r\n    "env": {"TOKEN": "s3cret"},\r\n    "hooks": {}\r\n}\r\n',
     "byte order mark": b'\xef\xbb\xbf{\n  "model": "opus"\n}',
-    "one line": b'{"hooks":{"PreToolUse":[{"matcher":"Bash","hooks":[{"type":"command","command":"x"}]}],"Stop":[ ]},"a":1.0}',
+    "one line": b'{"hooks":{"PreToolUse":[{"matcher":"Bash","hooks":[{"type":"command"}]}],"Stop":[ ]},"a":1.0}',
     "odd numbers and letters": '{ "n": [1e5, 1.50, -0, 12345678901234567890],\n "name": "caf\\u00e9 ☕ é" }\n'.encode(),
     "the same event": json.dumps({"hooks": {event: [{"hooks": [FOREIGN]}] for event in EVENTS}}, indent=4).encode(),
     "events of others": b'{"hooks": {"Notification": [{"hooks": [{"type": "command", "command": "bell"}]}]}}\n',
@@ -177,7 +177,7 @@ def test_settings_that_cannot_be_read_are_left_alone(content: bytes, why: str, c
     assert str(LOCAL.absolute()) in told.err
     assert why in told.err
     assert LOCAL.read_bytes() == content
-    assert os.listdir(LOCAL.parent) == [LOCAL.name]
+    assert list(LOCAL.parent.iterdir()) == [LOCAL]
 
 
 def test_a_users_settings_may_be_a_link_and_stay_one(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,21 +194,15 @@ def test_without_a_database_or_a_server_it_says_so(tmp_path: Path) -> None:
 
 def test_a_server_that_speaks_no_mcp_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading goes on without it."""
-    monkeypatch.setattr(
-        "understudy.gateway.http.app.find_spec", lambda _name: None
-    )  # as if it were not installed there
+    # As if it were not installed there.
+    monkeypatch.setattr("understudy.gateway.http.app.find_spec", lambda _name: None)
     with served(tmp_path) as server, over_stdio(server.database, "--session", MAIN) as spoken:
         refused = spoken.refused("sessions_spawn", task="x")
-        assert refused.startswith(
-            f"the server at {server.url} speaks no MCP: run `pip install 'understudy[mcp]'` where"
-        )
+        assert refused.startswith(f"the server at {server.url} speaks no MCP: run `pip install 'understudy[mcp]'`")
         assert spoken.said("session_search", query="x") == "Nothing was found."
 
 
-@pytest.mark.parametrize(
-    ("file", "words"),
-    [("text.db", "left as it is"), ("empty.db", "is empty: give the path")],
-)
+@pytest.mark.parametrize(("file", "words"), [("text.db", "left as it is"), ("empty.db", "is empty: give the path")])
 def test_a_file_that_is_no_database_is_a_sentence_too(tmp_path: Path, file: str, words: str) -> None:
     """It is left as it was found."""
     (tmp_path / file).write_text("" if file == "empty.db" else "no database\n" * 100)
