@@ -79,7 +79,7 @@ def draw(folder: Path) -> str:
 def ended_since(died_at: float, database: Path) -> dict[str, Shown]:
     """What the second host brought to an end; some of it before anybody could look on."""
     with StoreView.open(database) as view:
-        shown = {}
+        shown: dict[str, Shown] = {}
         for run in reversed(view.runs.find().items):
             facts = run.facts
             if facts.ended_at is None or facts.started_at is None or facts.ended_at < died_at:
