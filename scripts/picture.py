@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,32 +23,7 @@ from understudy.persistence import StoreView
 PICTURE = Path(__file__).parents[1] / "docs" / "demo.svg"
 WIDTH = 74
 
-# Rich's own frame fetches its font from elsewhere, which no page that shows a picture allows.
-FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<title>A parent and its sub-agents, before and after its host was killed</title>
-<style>
-.{unique_id}-matrix {{
-  font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  font-size: {char_height}px; line-height: {line_height}px;
-}}
-.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
+FONT = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
 
 class Film(Following):
@@ -95,13 +71,15 @@ def draw(folder: Path) -> str:
     console.print(Text.assemble("\n", ("kill -9", "bold red"), " … and the next host on the same file:\n"))
     console.print(tree(ended_since(died_at, folder / "agents.db")))
     console.print("\n" + "\n".join(film.said[-2:]) + "\n", highlight=False)
-    return console.export_svg(title="./scripts/demo", code_format=FRAME, unique_id="demo")
+    drawn = console.export_svg(title="./scripts/demo", unique_id="demo")
+    # Fonts from elsewhere are fetched by no page that shows a picture.
+    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace("Fira Code, monospace", FONT)
 
 
 def ended_since(died_at: float, database: Path) -> dict[str, Shown]:
     """What the second host brought to an end; some of it before anybody could look on."""
     with StoreView.open(database) as view:
-        shown = {}
+        shown: dict[str, Shown] = {}
         for run in reversed(view.runs.find().items):
             facts = run.facts
             if facts.ended_at is None or facts.started_at is None or facts.ended_at < died_at:

@@ -171,12 +171,15 @@ def value_entry(module: str, name: str) -> str:
     """A constant or an alias: what it is, and what is said of it."""
     body = tree_of(module).body
     for place, node in enumerate(body):
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if [ast.unparse(target) for target in targets] == [name] and node.value is not None:
-            code = textwrap.shorten(ast.unparse(node.value), LONGEST_VALUE, placeholder=" …")
-            return described(f"{name} = {code}", quoted_below(body, place))
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                pass
+            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value) if found == name:
+                pass
+            case _:
+                continue
+        code = textwrap.shorten(ast.unparse(value), LONGEST_VALUE, placeholder=" …")
+        return described(f"{name} = {code}", quoted_below(body, place))
     raise LookupError(f"{module} has no {name}")
 
 

@@ -28,7 +28,9 @@ logger = logging.getLogger("understudy.kernel")
 
 
 class LoopActor(pykka.Actor):
-    """A pykka actor run by an `ActorLoop`; `on_start`, `on_receive`, `on_stop`, `on_failure` may be ``async``.
+    """A pykka actor on the runtime's event loop, without a thread of its own: start it with `Runtime.start_actor`.
+
+    ``on_start``, ``on_receive``, ``on_stop`` and ``on_failure`` may be ``async``.
 
     Example:
         >>> class Echo(LoopActor):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import get_args
 
@@ -31,7 +32,7 @@ def blocks(page: Path, language: str) -> str:
 def run_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A Python of its own, in an empty folder, where a warning is an error."""
     return subprocess.run(
-        [sys.executable, "-W", "error", *arguments], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", *arguments], cwd=folder, capture_output=True, text=True, timeout=90, check=False
     )
 
 
@@ -58,11 +59,13 @@ def test_the_readmes_code_fits_on_the_first_screen() -> None:
 
 @pytest.mark.slow
 def test_the_test_file_of_the_page_on_testing_passes(tmp_path: Path) -> None:
-    """With nothing but the installed package: the fixtures are there by themselves. Slow: four of its hosts die."""
+    """With nothing but the installed package: the fixtures are there by themselves. Slow: two of its hosts die."""
     (tmp_path / "test_atlas.py").write_text(blocks(TEST_FILE, "python"))
-    run = run_here(tmp_path, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_atlas.py")
+    others = {plugin.name for plugin in entry_points(group="pytest11")} - {"understudy"}
+    without = [word for name in ("cacheprovider", *others) for word in ("-p", f"no:{name}")]
+    run = run_here(tmp_path, "-m", "pytest", "-q", "-W", "error", *without, "test_atlas.py")
     assert run.returncode == 0, run.stdout
-    assert run.stdout.splitlines()[-1].startswith("14 passed")
+    assert run.stdout.splitlines()[-1].startswith("12 passed")
 
 
 @pytest.mark.slow
