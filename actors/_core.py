@@ -141,6 +141,8 @@ class Core:
         backstage = self._backstage
         backstage.closing = True
         with self.clock.unattended():
+            async with self._opening:
+                pass  # what is being opened is opened first: then it is one of those that are shut
             roots = [session for session in backstage.sessions.values() if session.owner is None]
             await asyncio.gather(*(session.shut("host_stopped") for session in roots))
         try:
@@ -148,6 +150,7 @@ class Core:
         except StoreError:
             logger.warning("the host could not sign off; the next start will notice", exc_info=True)
         backstage.bus.close()
+        await backstage.dismiss(grace)
         await self._kernel.close(grace=grace)  # last, because it ends the thread this runs on
 
     async def _recover(self) -> None:
@@ -162,7 +165,7 @@ class Core:
                 await recovery.bury_orphans(backstage, key)
                 continue
             try:
-                await self._opened(key)
+                await self._recovered(key)
             except SessionBusy:
                 continue  # another host was faster
 
@@ -189,8 +192,25 @@ class Core:
         return session
 
     async def _opened(self, key: SessionKey, *place: Any) -> SessionActor:
+        session = self._backstage.sessions.get(key)
+        if session is not None and session.recovered and not self._backstage.closing:
+            return session
+        # Whoever asked may give up: a session that is half opened would hold back what is still to be recovered.
+        opening = self._kernel.create_task(self._recovered(key, *place))
+        opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to hear it
+        return await asyncio.shield(opening)
+
+    async def _recovered(self, key: SessionKey, *place: Any) -> SessionActor:
+        """The open session, with everything below it where it belongs; where that failed before, it is tried again."""
         async with self._opening:
-            return self._backstage.sessions.get(key) or await self._open(key, *place)
+            if self._backstage.closing:
+                raise RuntimeError(f"session {key} cannot be opened: the runtime is closed")
+            session = self._backstage.sessions.get(key) or await self._open(key, *place)
+            if not session.recovered:
+                await recovery.recover(session)
+                await recovery.deliver_waiting(session)
+                session.recovered = True
+            return session
 
     async def _open(
         self,
@@ -242,9 +262,13 @@ class Core:
             session.mind = Mind(session, mind)
             session.announcer.on_results = session.mind.wake
         backstage.sessions[key] = session
-        await recovery.recover(session)
-        await recovery.deliver_waiting(session)
         return session
+
+    def at_work(self, session_key: str) -> SessionActor | None:
+        """The session under which a sub-agent's own children live; None unless the sub-agent is at work here."""
+        live = self._backstage.live.values()
+        run = next((run for run in live if run.packet.session_key == session_key and run.ending is None), None)
+        return None if run is None or run.queued else run.own_session()
 
     # -- what a host asks -----------------------------------------------------------------------------
 

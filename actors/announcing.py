@@ -13,7 +13,7 @@ from tenacity.retry import retry_if_exception_type
 
 from understudy.actors._kernel.exits import contained
 from understudy.actors.clock import sleep
-from understudy.persistence import StoreError
+from understudy.persistence import StoreClosedError, StoreError
 from understudy.persistence.operations import DeadLetter
 from understudy.protocol import SubAgentResult
 
@@ -113,6 +113,8 @@ class Announcer:
         logger.warning("%s: %s", session.key, reason)
         try:
             await backstage.store.transaction(DeadLetter(backstage.now(), reason, names, session.key))
+        except StoreClosedError:
+            return
         except StoreError:
             logger.exception("the dead letter about %s could not be stored", names)
         for result in results:

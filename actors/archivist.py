@@ -60,13 +60,17 @@ class Archivist(LoopActor):
     async def _export(self) -> None:
         backstage = self._backstage
         store, pool = backstage.store, backstage.kernel.pool
-        waiting = store.runs.unexported()
-        for helping in (waiting[i : i + _HELPING] for i in range(0, len(waiting), _HELPING)):
+        helping: list[RunId] = []
+        while True:
             if backstage.closing:
                 return  # the next start goes on
             if backstage.live and backstage.clock.monotonic() - self._exported_at < _LONGEST_RUSH:
                 self.expect()  # children work: a file costs more than one of them
                 return
+            # No more than that is looked up: in a rush tens of thousands wait, and this is the event loop.
+            helping = store.runs.unexported(after=helping[-1] if helping else None, limit=_HELPING)
+            if not helping:
+                break
             exported = await pool.run(partial(store.results.export_all, helping))
             for run_id in exported:
                 self._tell("session:sub_agent_archived", run_id)

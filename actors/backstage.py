@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
 import tempfile
@@ -9,13 +11,14 @@ import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from understudy.actors.clock import within
 from understudy.actors.events import EventBus
+from understudy.actors.glances import Glances
 from understudy.actors.models.health import ProviderHealth
 from understudy.actors.turns.history import restored
 from understudy.protocol import Event, RunId, SessionKey
 
 if TYPE_CHECKING:
-    import asyncio
     from collections import deque
     from collections.abc import Coroutine, Mapping
 
@@ -90,6 +93,8 @@ class Backstage:
         self._count = itertools.count(1)
         self._latest = 0
         self._health: dict[str, ProviderHealth] = {}
+        self.glances = Glances(kernel.asyncio_loop)
+        self._unreported: list[LiveRun] = []
         self._results_root = str(store.results.root) if store.results.as_files else None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -101,6 +106,17 @@ class Backstage:
     def next_run_id(self) -> RunId:
         """Unique across hosts: no two incarnations share a name."""
         return RunId.made(f"{self.host}-{next(self._count)}")
+
+    def report_soon(self, run: LiveRun) -> None:
+        """Have the run's consumption stored with the next turn of the loop: one call back for all that consume now."""
+        if not self._unreported:
+            self.kernel.asyncio_loop.call_soon(self._report)
+        self._unreported.append(run)
+
+    def _report(self) -> None:
+        unreported, self._unreported = self._unreported, []
+        for run in unreported:
+            run.report()
 
     def graph_dir(self, graph_id: str) -> str:
         """The folder the nodes of a graph share, beside the results; made when the first node starts."""
@@ -156,6 +172,15 @@ class Backstage:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a task of the runtime failed", exc_info=task.exception())
+
+    async def dismiss(self, grace: float) -> None:
+        """End what still works beside the mailboxes: announcements that wait for a better moment, callbacks."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            with self.clock.unattended(), contextlib.suppress(TimeoutError):
+                await within(self.clock, grace, asyncio.wait(tasks))
 
     def event(self, name: EventName, run: LiveRun, **data: EventValue) -> Event:
         """An event about a run."""

@@ -105,8 +105,11 @@ def _summarizer(run: LiveRun, result: SubAgentResult) -> _Summarizer | None:
 async def _by_model(run: LiveRun, result: SubAgentResult, full: str, summarizer: _Summarizer) -> SubAgentResult:
     backstage, run_id = run.backstage, run.packet.run_id
     spent: list[Usage] = []
-    work = within(backstage.clock, LONGEST_SECONDS, _summarize(run, result, full, summarizer, spent))
-    task = backstage.kernel.create_task(work)
+
+    async def summary() -> ResultSummary:
+        return await within(backstage.clock, LONGEST_SECONDS, _summarize(run, result, full, summarizer, spent))
+
+    task = backstage.kernel.create_task(summary())
     backstage.condensing[run_id] = Condensing(run, task)
     try:
         await asyncio.wait([task])

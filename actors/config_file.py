@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PREFIX = "UNDERSTUDY_"
-_OTHERS = {"UNDERSTUDY_DB"}  # which database the command line means: no setting of a runtime
+_OTHERS = {"UNDERSTUDY_DB", "UNDERSTUDY_SESSION"}  # what the command line means: no settings of a runtime
 
 
 def load_config(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> RuntimeConfig:

@@ -121,6 +121,8 @@ async def bury(backstage: Backstage, session_key: SessionKey, result: SubAgentRe
     letter = DeadLetter(backstage.now(), reason, result.model_dump_json(exclude_none=True), session_key, result.run_id)
     try:
         await backstage.store.transaction(letter)
+    except StoreClosedError:
+        return  # its outbox entry stands: the next start delivers, or buries it then
     except StoreError:
         # Its outbox entry stands: the next sweep, or the next start, delivers it, or buries it then.
         logger.exception("the dead letter of run %s could not be stored", result.run_id)

@@ -115,7 +115,7 @@ class _Face:
 
 
 class Session(_Face):
-    """For sync hosts.
+    """A conversation of the host's, from which sub-agents are spawned and to which their results come; for sync hosts.
 
     Example:
         >>> from understudy.actors import FunctionRunner, Runtime
@@ -191,7 +191,7 @@ class Session(_Face):
 
 
 class AsyncSession(_Face):
-    """For async hosts: the same, awaited."""
+    """A `Session` for async hosts: the same, awaited."""
 
     async def spawn(self, spawn: Spawn) -> AsyncRunHandle:
         """Start a sub-agent; returns once that is durable, raises SpawnRejected where it is refused."""

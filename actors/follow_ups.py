@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,12 +39,13 @@ async def follow_up(
 ) -> LiveRun:
     """Accept ``message`` as a new run of a kept child, at once or behind what the child still does.
 
-    Raises UnknownRunError, NotSentError, or SpawnRejected; then nothing was begun.
+    Raises UnknownRunError, NotSentError, SessionClosedError, or SpawnRejected; then nothing was begun.
     """
     kept = _find(session, message.session_key)
     text = admitted(session.backstage, session.key, message.session_key, message.message)
     verdict = _admit(session, kept)
     home = _home(session, kept.last.packet)
+    home.ensure_open()
     packet = _packet(kept.last.packet, text, session.backstage)
     accepted, reply = awaited_reply(session.backstage.kernel.asyncio_loop)
     run = LiveRun(packet, home, [reply], now=session.backstage.now())
@@ -52,7 +54,11 @@ async def follow_up(
     run.waited = waited and home is session
     run.announce = announce
     home.begin(run, queued=verdict == "queue" or kept.busy)
-    await accepted
+    try:
+        await accepted
+    except asyncio.CancelledError:
+        run.waited = False  # whoever asked has gone; the reply comes as any other result
+        raise
     return run
 
 
@@ -64,6 +70,9 @@ async def reply_within(session: SessionActor, run: LiveRun, seconds: float) -> S
 
     try:
         return await within(session.backstage.clock, seconds, settled())
+    except asyncio.CancelledError:
+        session.disclaim_answers([run.packet.run_id])
+        raise
     except TimeoutError:
         # It may have come in the very moment in which the time was up.
         owed = next((result for result in session.owed if result.run_id == run.packet.run_id), None)

@@ -41,6 +41,8 @@ class GhostSweep(LoopActor):
     async def on_receive(self, message: Any) -> int:
         """Sweep now; answers how many ghosts were found."""
         assert message == _SWEEP
+        if self._backstage.closing:
+            return 0  # everything is being ended, and this host has perhaps signed off
         found = 0
         try:
             found = self._look_at_the_living()
@@ -52,7 +54,8 @@ class GhostSweep(LoopActor):
             self._backstage.archivist.sweep()
         except Exception:
             # The net must hold: what went wrong now is tried again with the next sweep.
-            logger.exception("the ghost sweep failed")
+            if not self._backstage.closing:
+                logger.exception("the ghost sweep failed")
         self._set_timer()
         return found
 

@@ -66,7 +66,7 @@ class _Handle:
 
 
 class RunHandle(_Handle):
-    """For sync hosts."""
+    """A grip on one run, for sync hosts; it outlives the run, and a restart of the host."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class RunHandle(_Handle):
 
 
 class AsyncRunHandle(_Handle):
-    """For async hosts: the same, awaited."""
+    """A `RunHandle` for async hosts: the same, awaited."""
 
     async def result(self, timeout: float | None = None) -> SubAgentResult:
         """The run's one result, merged into its parent; TimeoutError leaves the run alone."""

@@ -59,7 +59,9 @@ def awaited_reply(loop: asyncio.AbstractEventLoop) -> tuple[asyncio.Future[LiveR
 
     def reply(answer: LiveRun | RunId | Exception) -> None:
         if accepted.done():
-            return  # whoever asked has gone; the run goes on
+            if isinstance(answer, LiveRun):
+                answer.waited = False  # whoever asked has gone; the run goes on, and its result comes as any other
+            return
         if isinstance(answer, Exception):
             accepted.set_exception(answer)
         else:
@@ -86,6 +88,7 @@ class LiveRun:
         "backstage",
         "digest",
         "dropped_files",
+        "due",
         "durable",
         "ending",
         "exchange",
@@ -126,6 +129,8 @@ class LiveRun:
         self.generation = 1
         self.accepted_at = now
         self.started_at: int | None = now
+        self.due = float("inf")
+        """When its time is up, in the clock's monotonic seconds; the watchdog says so once it has started."""
         self.durable = False
         """Whether the acceptance is committed."""
         self.queued = False
@@ -168,7 +173,7 @@ class LiveRun:
         self._draft: io.StringIO | None = None
         self._text = ""
         self._instructions: list[str] | None = None
-        self._appended: list[tuple[Commit, AppendTurns]] | None = None
+        self._appended: list[tuple[Commit, tuple[Operation, ...]]] | None = None
 
         self.heard_at = self.backstage.clock.monotonic()
         """When there was last real output."""
@@ -271,6 +276,7 @@ class LiveRun:
         self._unreported = False
         now = self.backstage.now()
         key, run_id = self.packet.session_key, self.packet.run_id
+        also = tuple(also)
         said = AppendTurns(key, now, turns, run_id)
         progress = Progress(run_id, now, self.generation, self.usage, self.steps)
         commit = self.backstage.store.transaction(said, progress, *also)
@@ -278,7 +284,7 @@ class LiveRun:
             self._appended = []
         elif len(self._appended) > 8:  # noqa: PLR2004 - often enough to stay short
             self._appended = [pair for pair in self._appended if not pair[0].done or pair[0].failed]
-        self._appended.append((commit, said))
+        self._appended.append((commit, (said, *also)))
 
     @property
     def unconfirmed(self) -> bool:
@@ -288,11 +294,11 @@ class LiveRun:
     async def flush(self) -> None:
         """Wait until every turn so far is committed; what the store could not take goes with the end."""
         pending, self._appended = self._appended, None
-        for commit, turns in pending or ():
+        for commit, said in pending or ():
             try:
                 await commit
             except Exception:  # noqa: BLE001 - whatever the store said, the turn is kept and tried again
-                self.unstored += (turns,)
+                self.unstored += said
 
     def _consumed(self, event: UsageReport) -> None:
         usage = event.usage
@@ -301,7 +307,7 @@ class LiveRun:
             # With the next turn of the loop: what was used must count even if the host dies, but a turn or an end that
             # is said in the same breath tells it too.
             self._unreported = True
-            self.backstage.kernel.asyncio_loop.call_soon(self._report)
+            self.backstage.report_soon(self)
         self.charge(usage)
 
     def charge(self, usage: Usage) -> None:
@@ -364,7 +370,8 @@ class LiveRun:
             self._noted_at = self.heard_at
             self._progressed()
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Tell the store what was consumed, unless a turn or the end has done so."""
         if self._unreported and self.ending is None:
             self._progressed()
 

@@ -163,7 +163,10 @@ class Mind:
         session, backstage = self._session, self._session.backstage
         said = AppendTurns(session.key, backstage.now(), tuple(turns))
         debts = session.settle_debts()
-        self._unconfirmed.append(backstage.store.transaction(said, *debts, point="merge" if debts else None))
+        commit = backstage.store.transaction(said, *debts, point="merge" if debts else None)
+        self._unconfirmed.append(commit)
+        if debts:
+            backstage.task(session.see_merged(commit, [debt.run_id for debt in debts]))
 
     async def flush(self) -> None:
         """Wait until every turn so far is committed; a store that cannot take one fails the prompt."""

@@ -44,15 +44,19 @@ async def sign_off_the_dead(backstage: Backstage) -> None:
             logger.info("host %s (pid %s) is dead", host.host, host.pid)
 
 
-def in_need(backstage: Backstage) -> set[SessionKey]:
-    """The host's sessions that have something to be recovered: unfinished runs of dead hosts, or waiting results."""
+def in_need(backstage: Backstage) -> list[SessionKey]:
+    """The host's sessions that have something to be recovered: unfinished runs of dead hosts, or waiting results.
+
+    Those whose runs were accepted first come first. An open session is among them if its recovery has failed.
+    """
     store = backstage.store
-    keys = {run.root_session_key for run in store.runs.abandoned(stale_before=stale_before(backstage))}
+    abandoned = store.runs.abandoned(stale_before=stale_before(backstage))
+    keys = dict.fromkeys(run.root_session_key for run in abandoned)
     for entry in store.outbox.undelivered():
         session = store.sessions.get(entry.session_key)
         if session is not None:
-            keys.add(session.root_session_key)
-    return {key for key in keys if key not in backstage.sessions}
+            keys[session.root_session_key] = None
+    return [key for key in keys if key not in backstage.sessions or not backstage.sessions[key].recovered]
 
 
 def closed_for_good(backstage: Backstage, session: SessionRecord) -> bool:
@@ -123,6 +127,8 @@ async def deliver_waiting(session: SessionActor) -> None:
         record, result = store.runs.get(entry.run_id), store.runs.result(entry.run_id)
         if record is None or result is None or record.root_session_key != session.root_key:
             continue
+        if any(entry.run_id in open_.roster.unsettled for open_ in session.backstage.sessions.values()):
+            continue  # of this very host, and on its way
         home = session.backstage.sessions.get(entry.session_key, session)
         await bring(home.living(), result, announce=record.announce)
 
@@ -194,10 +200,13 @@ async def recover_below(run: LiveRun) -> None:
 
 
 async def _end_all(session: SessionActor, record: RunRecord) -> None:
-    """An interrupted run and everything below it end here, deepest first."""
+    """An interrupted run and everything below it end here, deepest first; also below children that had finished."""
     backstage = session.backstage
-    for below in backstage.store.runs.children(record.session_key, unfinished=True):
-        await _end_all(session, below)
+    for below in backstage.store.runs.children(record.session_key):
+        if below.parent_run_id == record.run_id:  # else an earlier run's of the same kept child
+            await _end_all(session, below)
+    if record.facts.ended_at is not None:
+        return
     packet, facts = record.packet, record.facts
     now = max(backstage.now(), facts.accepted_at, facts.started_at or 0, facts.last_progress_at or 0)
     ending = ghost("host_lost", f"its host {record.host} stopped without bringing it to an end")

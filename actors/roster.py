@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ class Roster:
         self.running = 0
         self.queue: deque[LiveRun] = deque()
         """Waiting for a slot; who waits for its own child to be free stands in ``backstage.lines``."""
+        self._departure: asyncio.Future[None] | None = None
 
     def enter(self, run: LiveRun, *, queued: bool) -> None:
         """A run begins: at once, or when there is a slot."""
@@ -49,6 +51,8 @@ class Roster:
             run.queued = False
             if run in self.queue:
                 self.queue.remove(run)
+                if backstage.lines:
+                    self._call_next(run)
             else:
                 backstage.lines[run.packet.session_key].remove(run)
             return
@@ -60,6 +64,19 @@ class Roster:
             # First come, first served, also between sessions where the runtime as a whole is full.
             for roster in tuple(backstage.hungry):
                 roster.grant()
+
+    def part_with(self, run: LiveRun) -> None:
+        """Its result has arrived, or it never was accepted."""
+        self.unsettled.pop(run.packet.run_id, None)
+        departure, self._departure = self._departure, None
+        if departure is not None and not departure.done():
+            departure.set_result(None)
+
+    async def departure(self) -> None:
+        """Wait until one more result has arrived."""
+        if self._departure is None:
+            self._departure = self._backstage.kernel.asyncio_loop.create_future()
+        await asyncio.shield(self._departure)
 
     def grant(self) -> None:
         """Let those who wait start, as far as there is room."""

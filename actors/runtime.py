@@ -111,7 +111,7 @@ class Runtime(Core):
 
 
 class AsyncRuntime(Core):
-    """The same on the host's own event loop; await what `Runtime` blocks for."""
+    """A `Runtime` on the host's own event loop: await what that one blocks for."""
 
     _closed = False
 

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from understudy.persistence import Ledger, SearchHit
+    from understudy.persistence import SearchHit
     from understudy.persistence.operations import Visibility
+    from understudy.persistence.redaction import Redactor
+    from understudy.persistence.search import Search
 
 USUAL_HITS = 10
 MOST_HITS = 20
+
+
+class Searched(Protocol):
+    """A store, or a view of one."""
+
+    redactor: Redactor
+    search: Search
 
 
 @dataclass(frozen=True, slots=True)
 class Searcher:
     """Who searches. ``session_key`` is where, unless a query says otherwise; None is wherever the agent may look."""
 
-    store: Ledger
+    store: Searched
     agent_id: str
     visibility: Visibility
     session_key: str | None = None

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from understudy.actors.mind import Mind
     from understudy.actors.tree import Tally
     from understudy.actors.turns.exchange import Exchange
+    from understudy.persistence import Commit
     from understudy.persistence.operations import Visibility
     from understudy.protocol import SpawnPacket
     from understudy.protocol.authority import Authority
@@ -105,6 +106,8 @@ class SessionActor(LoopActor):
         self.stuck: set[RunId] = set()
         """Results that could not be delivered."""
         self.announcer = Announcer(self)
+        self.recovered = False
+        """Whether what earlier hosts have left below it is where it belongs."""
         self.objective: str | None = None
         """What the session is for, where its host has said so."""
         self.mind: Mind | None = None
@@ -182,7 +185,12 @@ class SessionActor(LoopActor):
         """
         accepted, reply = awaited_reply(self.backstage.kernel.asyncio_loop)
         self._spawn(spawn, [reply], announce=announce, waited=waited, authority=authority)
-        return await accepted
+        try:
+            return await accepted
+        except asyncio.CancelledError:
+            if not accepted.cancelled() and accepted.exception() is None:
+                reply(accepted.result())  # in the very moment in which the caller gave up: it has gone as well
+            raise
 
     def _spawn_told(self, spawn: Spawn) -> None:
         """A spawn that came by message: who asked hears of it, whatever goes wrong."""
@@ -229,8 +237,7 @@ class SessionActor(LoopActor):
         waited: bool = False,
         authority: Authority | None = None,
     ) -> None:
-        if self._closing:
-            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
+        self.ensure_open()
         listeners = () if spawn.reply_to is None else (spawn.reply_to,)
         known = self._seen.find(spawn)
         if known is not None:
@@ -250,6 +257,11 @@ class SessionActor(LoopActor):
         run.reply_to = listeners
         self._seen.remember(run, spawn)
         self.begin(run, queued=verdict == "queue")
+
+    def ensure_open(self) -> None:
+        """What would begin while everything below is being ended would outlive it: raises SessionClosedError."""
+        if self._closing:
+            raise SessionClosedError(f"session {self.key} is closed: open it again to spawn")
 
     def begin(self, run: LiveRun, *, queued: bool) -> None:
         """Give the run its place and its actor, which does the rest."""
@@ -313,7 +325,7 @@ class SessionActor(LoopActor):
         """A spawn that was not accepted: as if it had never been."""
         self.roster.leave(run)
         self._seen.forget(run)
-        self.roster.unsettled.pop(run.packet.run_id, None)
+        self.roster.part_with(run)
         run.settled.set_exception((type(why), why, None))
 
     # -- the end of a run -----------------------------------------------------------------------------
@@ -395,11 +407,24 @@ class SessionActor(LoopActor):
                 self.owed.append(result)  # it stands at the door until the tools are done: it goes in with the answer
 
     def disclaim_answers(self, run_ids: Iterable[RunId]) -> None:
-        """The tool call was given up: results that are still to come, come as any other."""
-        for run_id in run_ids:
+        """The tool call was given up: its results come as any other."""
+        given_up = set(run_ids)
+        for run_id in given_up:
             run = self.roster.unsettled.get(run_id)
             if run is not None:
                 run.waited = False
+        late = [result for result in self.owed if result.run_id in given_up]
+        if late:
+            self.owed = [result for result in self.owed if result.run_id not in given_up]
+            self.backstage.task(self._bring_all(late))
+
+    async def see_merged(self, commit: Commit, run_ids: Sequence[RunId]) -> None:
+        """A tool's answer takes these in; where it could not be stored, they come as any other result."""
+        try:
+            await commit
+        except Exception:  # noqa: BLE001 - a commit hook may raise anything
+            found = [self.backstage.store.runs.result(run_id) for run_id in run_ids]
+            await self._bring_all(result for result in found if result is not None)
 
     def settle_debts(self) -> list[MergeResult]:
         """What acknowledges the results that are tools' answers; to be committed with those answers."""
@@ -413,7 +438,10 @@ class SessionActor(LoopActor):
     async def deliver_owed(self) -> None:
         """The tool calls that asked for these will not be answered: they come as any other result."""
         owed, self.owed = self.owed, []
-        for result in owed:
+        await self._bring_all(owed)
+
+    async def _bring_all(self, results: Iterable[SubAgentResult]) -> None:
+        for result in results:
             await bring(self.living(), result, announce=False)
 
     @property
@@ -446,7 +474,7 @@ class SessionActor(LoopActor):
 
     def settle(self, run: LiveRun, result: SubAgentResult | StoreError) -> None:
         """Everybody who waits for the run gets its result, or learns that it could not be stored."""
-        self.roster.unsettled.pop(run.packet.run_id, None)
+        self.roster.part_with(run)
         if run.settled.settled():
             pass  # told before the merge, see `deliver`
         elif isinstance(result, SubAgentResult):
@@ -475,6 +503,7 @@ class SessionActor(LoopActor):
         nested = actor_of(
             self.backstage.kernel.start(NestedSession, self.backstage, packet.session_key, place, context, self.tree)
         )
+        nested.recovered = True  # with the host's own session above it
         nested.owner, nested.depth, nested.root_key = run, packet.depth, packet.root_session_key
         self.backstage.sessions[packet.session_key] = nested
         return nested
@@ -492,7 +521,8 @@ class SessionActor(LoopActor):
         while coming := [run for run_id, run in roster.unsettled.items() if run_id not in roster.unfinished]:
             for run in coming:
                 run.hurry()  # who would read a summary has said its last word
-                await control.settled(run)
+            # Not for what they settle with: a result that waits for the exchange was told before it is merged.
+            await roster.departure()
 
     def seal(self) -> None:
         """The owner's result is being made: from now on results go to whoever is above."""

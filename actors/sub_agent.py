@@ -79,7 +79,7 @@ class SubAgentActor(LoopActor):
                     await conclude(run)
                 if isinstance(events, AsyncGenerator):
                     await _close(events)
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, GeneratorExit) as error:
             self.leave("cancelled", error)
             raise
         except BaseException as error:
@@ -90,7 +90,9 @@ class SubAgentActor(LoopActor):
             self.leave("stopped")  # unless it has left already: the first cause stands
 
     def _must_pass(self, error: BaseException) -> bool:
-        """Whether a runner's error is not the runner's: the run was ended, the host's loop ends, or Ctrl-C."""
+        """Whether a runner's error is not the runner's: the run was ended, the host's loop ends or is gone, Ctrl-C."""
+        if isinstance(error, GeneratorExit):
+            return True  # thrown away with a loop that nobody will run again: there is nothing left to await
         if isinstance(error, asyncio.CancelledError):
             return self.cancel_requested or self.cancelled_from_outside()
         return is_ctrl_c(error)

@@ -12,27 +12,37 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """Usage that adds up, beside its limit."""
+    """Usage that adds up, beside its limit. As numbers: a `Usage` made for every sum would be validated every time."""
 
-    __slots__ = ("budget", "usage")
+    __slots__ = ("_cost_usd", "_input_tokens", "_output_tokens", "budget")
 
     def __init__(self, budget: Budget | None, usage: Usage = NO_USAGE) -> None:
         self.budget = budget
-        self.usage = usage
+        self._input_tokens = usage.input_tokens
+        self._output_tokens = usage.output_tokens
+        self._cost_usd = usage.cost_usd
+
+    @property
+    def usage(self) -> Usage:
+        """All of it."""
+        return Usage(input_tokens=self._input_tokens, output_tokens=self._output_tokens, cost_usd=self._cost_usd)
 
     def add(self, usage: Usage) -> None:
         """More was consumed."""
-        self.usage = self.usage + usage
+        self._input_tokens += usage.input_tokens
+        self._output_tokens += usage.output_tokens
+        self._cost_usd += usage.cost_usd
 
     def spent(self) -> tuple[float, float, str] | None:
         """What is used up: amount, limit and unit of the first limit that is reached."""
         budget = self.budget
         if budget is None:
             return None
-        if budget.tokens is not None and self.usage.total_tokens >= budget.tokens:
-            return self.usage.total_tokens, budget.tokens, "tokens"
-        if budget.cost_usd is not None and self.usage.cost_usd >= budget.cost_usd:
-            return self.usage.cost_usd, budget.cost_usd, "US dollars"
+        tokens = self._input_tokens + self._output_tokens
+        if budget.tokens is not None and tokens >= budget.tokens:
+            return tokens, budget.tokens, "tokens"
+        if budget.cost_usd is not None and self._cost_usd >= budget.cost_usd:
+            return self._cost_usd, budget.cost_usd, "US dollars"
         return None
 
 

@@ -42,7 +42,8 @@ class Watchdog(LoopActor):
         deadline = run.packet.deadline_at
         assert deadline is not None
         left = (deadline - self._backstage.now()) / 1000
-        self._add(self._backstage.clock.monotonic() + left, run, "deadline")
+        run.due = self._backstage.clock.monotonic() + left
+        self._add(run.due, run, "deadline")
         if run.packet.idle_timeout_ms is not None or run.packet.first_token_timeout_ms is not None:
             run.heard_at = self._backstage.clock.monotonic()
             self._look(run.quiet_until() or run.heard_at, run)

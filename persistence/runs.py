@@ -174,13 +174,16 @@ class Runs:
         )
         return [event_of(row) for row in rows]
 
-    def unexported(self) -> list[RunId]:
-        """Delivered runs whose result has no file yet, in order of acceptance."""
+    def unexported(self, *, after: RunId | None = None, limit: int | None = None) -> list[RunId]:
+        """Delivered runs whose result has no file yet, in order of acceptance: at most ``limit``, from ``after`` on."""
         rows: list[Any] = self._reader.rows(
             """
             SELECT run_id FROM results JOIN runs ON runs.id = results.run
-            WHERE exported_at IS NULL AND delivered_at IS NOT NULL AND swept_at IS NULL ORDER BY results.run
-            """
+            WHERE exported_at IS NULL AND delivered_at IS NOT NULL AND swept_at IS NULL
+              AND results.run > coalesce((SELECT id FROM runs WHERE run_id = ?), 0)
+            ORDER BY results.run LIMIT ?
+            """,
+            (after, -1 if limit is None else limit),
         )
         return [RunId(row[0]) for row in rows]
 

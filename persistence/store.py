@@ -41,6 +41,8 @@ class Store:
     """Everything that survives. Open it with :meth:`open`, and close it.
 
     Example:
+        >>> from understudy.persistence.operations import OpenSession
+        >>> from understudy.protocol import SessionKey
         >>> with Store.open(None, wall_ms=lambda: 0) as store:
         ...     opened = store.transaction(OpenSession(SessionKey("agent:atlas:main"), at=1))
         ...     answers = opened.result(timeout=10)

@@ -42,6 +42,18 @@ class Transcripts:
         )
         return [turn_of(row) for row in rows]
 
+    def latest(self, session_key: str, limit: int, *, before: int = NEWEST) -> list[StoredTurn]:
+        """The last ``limit`` turns before number ``before``, in order."""
+        rows: list[Any] = self._reader.rows(
+            """
+            SELECT id, at, run_id, role, text, tool_calls, tool_call_id FROM turns
+            WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?) AND id < ?
+            ORDER BY id DESC LIMIT ?
+            """,
+            (session_key, before, limit),
+        )
+        return [turn_of(row) for row in reversed(rows)]
+
     def tail(self, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
         """The last ``chars`` characters of what was said, as ``role: text`` lines.
 
@@ -73,14 +85,7 @@ class Transcripts:
 
     def last(self, session_key: str) -> StoredTurn | None:
         """A session's newest turn."""
-        rows: list[Any] = self._reader.rows(
-            """
-            SELECT id, at, run_id, role, text, tool_calls, tool_call_id FROM turns
-            WHERE session_id = (SELECT id FROM sessions WHERE session_key = ?) ORDER BY id DESC LIMIT 1
-            """,
-            (session_key,),
-        )
-        return turn_of(rows[0]) if rows else None
+        return next(iter(self.latest(session_key, 1)), None)
 
     def taken_in(self, path: str) -> tuple[int, str] | None:
         """How far a transcript file was taken in, and the fingerprint of what lay before; None for a new one."""

@@ -14,6 +14,8 @@ MARK = "│ "
 """What each framed line begins with. Text that is framed has no line without it."""
 
 _LONGEST_INLINE = 500
+_LONGEST_KNOWN = 200
+"""Lines up to this length are remembered as they were marked: a thousand of them, so a megabyte at the most."""
 
 # Cc: control, Cf: invisible and bidirectional marks, Cs: lone surrogates, Co: private use, Cn: not assigned.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
@@ -89,14 +91,25 @@ def frame(text: str, *, tag: str = "", transcript: bool = False) -> str:
     """
     if text.isprintable() and _plain(text):  # and so of one line: what most results are
         return MARK + text
-    lines = [_shown(line) for line in text.splitlines() or [""]]
-    if not transcript:
-        return "\n".join([MARK + _defused(line, tag) for line in lines])
-    said = [_SPEAKER.match(line) for line in lines]
-    spoken = [line if who is None else line[who.end() :] for line, who in zip(lines, said, strict=True)]
     return "\n".join(
-        [MARK + ("" if who is None else who[0]) + _defused(rest, tag) for rest, who in zip(spoken, said, strict=True)]
+        [
+            (_known if len(line) <= _LONGEST_KNOWN else _marked)(line, tag, transcript=transcript)
+            for line in text.splitlines() or [""]
+        ]
     )
+
+
+def _marked(line: str, tag: str, *, transcript: bool) -> str:
+    """One line, marked as quoted; in a transcript its speaker stays in the open."""
+    shown = _shown(line)
+    who = _SPEAKER.match(shown) if transcript else None
+    if who is None:
+        return MARK + _defused(shown, tag)
+    return MARK + who[0] + _defused(shown[who.end() :], tag)
+
+
+# What a session's children inherit is framed anew after every turn, and nearly all of its lines are those of before.
+_known = lru_cache(maxsize=1024)(_marked)
 
 
 def in_a_line(text: str, most: int = _LONGEST_INLINE) -> str:

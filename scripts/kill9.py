@@ -83,35 +83,37 @@ async def live(database: Path, seed: int, say: Callable[[str, object], None], st
             await runtime.run(record.run_id).result(PATIENCE)
 
 
-def judge(database: Path, heard: list[tuple[str, Any]]) -> None:
-    """Hold the file against everything its hosts had said before they died."""
+def judge(database: Path, heard: list[tuple[str, Any]], say: Callable[[str, object], None]) -> None:
+    """Hold the file against everything its hosts had said before they died, and say how many runs it has."""
     with Store.open(database, wall_ms=lambda: time.time_ns() // 1_000_000) as store:
         runs = {run.run_id: run for run in store.runs.find(limit=1_000).items}
         results = {run_id: store.runs.result(run_id) for run_id in runs}
         accepted = {said for what, said in heard if what == "accepted"}
-        expect(accepted <= set(runs), f"accepted and lost: {accepted - set(runs)}")
-        expect(not store.runs.unfinished(), f"without an end: {[run.run_id for run in store.runs.unfinished()]}")
-        expect(None not in results.values(), "an end without a result")
-        expect(not store.outbox.undelivered(dead=True), f"undelivered: {store.outbox.undelivered(dead=True)}")
-        expect(not store.dead_letters.find().items, f"dead letters: {store.dead_letters.find().items}")
+        say("runs", len(runs))
+        expect(accepted <= set(runs), f"lost: accepted and not there: {accepted - set(runs)}")
+        expect(not store.runs.unfinished(), f"lost: without an end: {[run.run_id for run in store.runs.unfinished()]}")
+        expect(None not in results.values(), "lost: an end without a result")
+        expect(not store.outbox.undelivered(dead=True), f"lost: undelivered: {store.outbox.undelivered(dead=True)}")
+        expect(not store.dead_letters.find().items, f"lost: dead letters: {store.dead_letters.find().items}")
         expect(not store.problems(), f"{store.problems()}")
         for what, said in heard:
             if what == "result":
                 run_id, reason, output = said
                 stored = results[run_id]
                 same = stored is not None and (stored.end_reason.value, stored.output) == (reason, output)
-                expect(same, f"told {said}, stored {stored}")
+                expect(same, f"twice: told {said}, stored {stored}")
         sessions = {KEY, *(run.parent_session_key for run in runs.values())}
         texts = [stored.turn.text for key in sessions for stored in store.transcripts.turns(key)]
         notes = collections.Counter(
             text.partition("]")[0].rpartition(": ")[2] for text in texts if text.startswith("[Subagent Result: ")
         )
         expected = collections.Counter(run.label for run in runs.values())
-        expect(notes == expected, f"narrated {notes}, expected each once of {expected}")
+        expect(not expected - notes, f"lost: narrated {notes}, expected each once of {expected}")
+        expect(not notes - expected, f"twice: narrated {notes}, expected each once of {expected}")
         context = store.sessions.working_context(KEY)
         merged = set() if context is None else set(context.recent_files)
         touched = {file.path for result in results.values() if result is not None for file in result.recent_files}
-        expect(touched <= merged, f"touched and not merged: {touched - merged}")
+        expect(touched <= merged, f"lost: touched and not merged: {touched - merged}")
 
 
 def expect(holds: bool, otherwise: str) -> None:
@@ -149,8 +151,8 @@ def _say(mouth: int, what: str, said: object) -> None:
     os.write(mouth, (json.dumps([what, said]) + "\n").encode())
 
 
-def play(seed: int) -> list[str]:
-    """One round; gives the points at which its hosts were killed. Raises LostError."""
+def play(seed: int) -> tuple[list[str], int]:
+    """One round; gives the points at which its hosts were killed, and how many runs there were. Raises LostError."""
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     struck: list[str] = []
     heard: list[tuple[str, Any]] = []
@@ -171,9 +173,9 @@ def play(seed: int) -> list[str]:
         code, said = in_a_process(lambda say: asyncio.run(live(database, seed, say, None)))
         heard += said
         expect(code == 0, f"the last host could not recover: {said[-1:]}")
-        code, said = in_a_process(lambda _say: judge(database, heard))
+        code, said = in_a_process(lambda say: judge(database, heard, say))
         expect(code == 0, f"{said}")
-    return struck
+    return struck, next(count for what, count in said if what == "runs")
 
 
 def main() -> int:
@@ -182,15 +184,22 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1, help="of the first round; each further one has the next")
     asked = options.parse_args()
     kills: collections.Counter[str] = collections.Counter()
-    broken = 0
+    runs = 0
+    broken: list[str] = []
     print(f"seeds {asked.seed} to {asked.seed + asked.rounds - 1}", flush=True)
     for seed in range(asked.seed, asked.seed + asked.rounds):
         try:
-            kills.update(play(seed))
+            struck, accepted = play(seed)
+            kills.update(struck)
+            runs += accepted
         except LostError as lost:
-            broken += 1
+            broken.append(str(lost))
             print(f"seed {seed}: {lost}\n  again: ./scripts/kill9 --rounds 1 --seed {seed}", flush=True)
-    print(f"{asked.rounds} rounds, {kills.total()} hosts killed, {broken} rounds broken")
+    lost, twice = (sum(f"{what}: " in each for each in broken) for what in ("lost", "twice"))
+    print(
+        f"{asked.rounds} rounds, {kills.total()} hosts killed, {runs} runs accepted, "
+        f"{len(broken)} rounds broken: lost {lost}, twice {twice}"
+    )
     for point in POINTS:
         print(f"  {point:<15} {kills[point]}")
     return 1 if broken else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import TYPE_CHECKING
 
 from understudy.actors.mcp.names import GROUP, is_mcp, tool_name
@@ -38,7 +37,7 @@ def servers_of(packet: SpawnPacket, context: RunContext, *, allowed: bool | Coll
     named = [group for group in packet.tool_groups or () if is_mcp(group)]
     if packet.tool_groups is not None and not named:
         return None
-    present = allowed is not False and os.path.lexists(f"{packet.cwd}/{SERVERS_FILE}")
+    present = allowed is not False and context.backstage.glances.exists(f"{packet.cwd}/{SERVERS_FILE}")
     return Servers(packet, context, allowed, named, present=present) if present or named else None
 
 

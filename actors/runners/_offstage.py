@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from understudy.actors._kernel.loop import ActorLoop
 from understudy.actors.clock import SystemClock
 from understudy.actors.estimator import default_estimator
+from understudy.actors.glances import Glances
 from understudy.actors.runners import _wire
 from understudy.actors.runners.contract import RunContext
 from understudy.actors.runners.function import FunctionRunner
@@ -101,6 +102,7 @@ class _Offstage:
         self.clock = SystemClock()
         self.kernel = ActorLoop(clock=self.clock, dead_letters=lambda _letter: None)
         self.kernel.run_here()
+        self.glances = Glances(self.kernel.asyncio_loop)
 
 
 class WorkerContext(RunContext):

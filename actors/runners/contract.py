@@ -146,9 +146,7 @@ class RunContext:
     @property
     def deadline(self) -> float:
         """When the run's time is up, in the clock's monotonic seconds."""
-        backstage, deadline = self._run.backstage, self._run.packet.deadline_at
-        assert deadline is not None, "a run that works has a deadline"
-        return backstage.clock.monotonic() + (deadline - backstage.now()) / 1000
+        return self._run.due
 
     def attempted(self, error: ProviderError | None) -> None:
         """A call of the provider ended like this."""

@@ -18,6 +18,7 @@ from understudy.protocol.narrative import narrate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from understudy.actors.control import KillReport
     from understudy.actors.live_run import LiveRun
     from understudy.actors.session import SessionActor
     from understudy.actors.tools.context import ToolContext
@@ -46,16 +47,7 @@ async def sessions_spawn(
     can be followed up with sessions_send.
     """
     session = _session(context)
-    spawn = Spawn(
-        task=task,
-        label=label,
-        runner=agent,
-        objective=objective,
-        artifact_refs=tuple(artifact_refs or ()),
-        tool_groups=None if tool_groups is None else tuple(tool_groups),
-        mode="wait" if wait else "background",
-        cleanup="keep" if keep else "delete",
-    )
+    spawn = spawn_of(task, label, agent, objective, artifact_refs, tool_groups, wait=wait, keep=keep)
     try:
         run = await session.spawn(spawn, announce=not wait, waited=wait, authority=context.authority)
     except SpawnRejected as refused:
@@ -64,7 +56,7 @@ async def sessions_spawn(
         raise ToolError(f"run {run} is doing this already")
     if not wait:
         return f"Started as run {run.packet.run_id}. Its result will be handed to you; go on meanwhile."
-    return _told(session, [await _awaited(run)])
+    return told(session, [await _awaited(session, run)])
 
 
 @tool(group=GROUP, paths=())
@@ -80,17 +72,17 @@ async def sessions_send(
     """
     session = _session(context)
     try:
-        told = FollowUp(session_key=SessionKey(session_key), message=message, wait=wait_seconds)
-        if not is_sub_agent(session.backstage, told.session_key):
-            return await leave_message(session, told)
-        run = await follow_up(session, told, announce=not wait_seconds, waited=bool(wait_seconds))
+        asked = FollowUp(session_key=SessionKey(session_key), message=message, wait=wait_seconds)
+        if not is_sub_agent(session.backstage, asked.session_key):
+            return await leave_message(session, asked)
+        run = await follow_up(session, asked, announce=not wait_seconds, waited=bool(wait_seconds))
         result = await reply_within(session, run, wait_seconds) if wait_seconds else None
     except SpawnRejected as refused:
         raise ToolError(f"not sent ({refused.rejection.reason}): {refused.rejection.message}") from None
     except (UnknownRunError, NotSentError, ValueError) as error:
         raise ToolError(str(error)) from None
     if result is not None:
-        return _told(session, [result])
+        return told(session, [result])
     return f"Sent, as run {run.packet.run_id}. The reply will be handed to you; go on meanwhile."
 
 
@@ -98,16 +90,15 @@ async def sessions_send(
 async def sessions_kill(context: ToolContext, run_id: str, reason: str = "no longer needed") -> str:
     """End one of your sub-agents and everything it has started."""
     session = _session(context)
-    run = _run_id(run_id)
+    run = run_id_of(run_id)
     try:
         control.owned(session, run)
-        session.claim_answers([run])
-        report = await control.kill(session, run, reason)
+        report = await _killed(session, run, reason)
     except UnknownRunError as error:
         raise ToolError(str(error)) from None
-    told = f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
+    said = f"{len(report.killed)} ended, {len(report.already_ended)} had ended before."
     results = [result for result in session.owed if result.run_id == run]
-    return f"{told}\n\n{_told(session, results)}" if results else told
+    return f"{said}\n\n{told(session, results)}" if results else said
 
 
 @tool(group=GROUP, paths=())
@@ -121,11 +112,11 @@ async def subagents(
     session = _session(context)
     try:
         if action == "list":
-            return _listed(session)
-        ids = [_run_id(run_id) for run_id in run_ids or ()]
+            return listed(session)
+        ids = [run_id_of(run_id) for run_id in run_ids or ()]
         if action == "wait":
             results = await control.wait(session, ids, as_answer=True)
-            return _told(session, list(results.values()))
+            return told(session, list(results.values()))
         if len(ids) != 1 or message is None:
             raise ToolError("steer takes one run id and a message")
         control.steer(session, ids[0], message)
@@ -138,6 +129,21 @@ SUB_AGENT_TOOLS = (sessions_spawn, sessions_send, sessions_kill, subagents)
 """Made once: an agent's own session comes with each call."""
 
 
+async def _killed(session: SessionActor, run_id: RunId, reason: str) -> KillReport:
+    """Ended, and its result is this call's answer; also one that had just ended, and was still on its way."""
+    session.claim_answers([run_id])
+    try:
+        report = await control.kill(session, run_id, reason)
+        coming = session.roster.unsettled.get(run_id)
+        if coming is not None:
+            coming.hurry()
+            await control.settled(coming)
+    except BaseException:
+        session.disclaim_answers([run_id])
+        raise
+    return report
+
+
 def _session(context: ToolContext) -> SessionActor:
     """The session the caller's children live under; made when the first one is wanted."""
     if context.own_session is None:
@@ -145,23 +151,48 @@ def _session(context: ToolContext) -> SessionActor:
     return context.own_session()
 
 
-async def _awaited(run: LiveRun) -> SubAgentResult:
+async def _awaited(session: SessionActor, run: LiveRun) -> SubAgentResult:
     """The result as a tool's answer; where nobody is left to take that, it comes as any other."""
     try:
         return await run.settled
     except BaseException:
-        run.waited = False
+        session.disclaim_answers([run.packet.run_id])
         raise
 
 
-def _run_id(text: str) -> RunId:
+def spawn_of(
+    task: str,
+    label: str | None,
+    agent: str | None,
+    objective: str | None,
+    artifact_refs: Sequence[str] | None,
+    tool_groups: Sequence[str] | None,
+    *,
+    wait: bool,
+    keep: bool,
+) -> Spawn:
+    """What a model asked for."""
+    return Spawn(
+        task=task,
+        label=label,
+        runner=agent,
+        objective=objective,
+        artifact_refs=tuple(artifact_refs or ()),
+        tool_groups=None if tool_groups is None else tuple(tool_groups),
+        mode="wait" if wait else "background",
+        cleanup="keep" if keep else "delete",
+    )
+
+
+def run_id_of(text: str) -> RunId:
+    """A run's id as a model wrote it."""
     try:
         return RunId(text)
     except ValueError as error:
         raise ToolError(str(error)) from None
 
 
-def _told(session: SessionActor, results: Sequence[SubAgentResult]) -> str:
+def told(session: SessionActor, results: Sequence[SubAgentResult]) -> str:
     """The notes of these results. A tool's answer has its own limit: a frame that was cut by it would not hold."""
     config = session.backstage.config
     prefix, narrative = config.result_tag_prefix, config.narrative_casting
@@ -169,7 +200,8 @@ def _told(session: SessionActor, results: Sequence[SubAgentResult]) -> str:
     return "\n\n".join(narrate(each, tag_prefix=prefix, narrative=narrative, room=room) for each in results)
 
 
-def _listed(session: SessionActor) -> str:
+def listed(session: SessionActor) -> str:
+    """The children that have not finished, a line each."""
     children = control.children(session)
     if not children:
         return "No sub-agent is at work."

@@ -217,7 +217,7 @@ class TurnLoop:
             self._reasks += 1
             self._say(history, Turn("user", EMPTY))
             return None
-        if printed_tool_call(answer.text, [spec.name for spec in self._means.toolbox.specs()]):
+        if printed_tool_call(answer.text, (spec.name for spec in self._means.toolbox.specs())):
             if self._repaired:
                 return Final(answer.text, _failure("invalid_output", "the model prints tool calls as text"))
             self._repaired = True

@@ -13,10 +13,12 @@ from typer.core import TyperGroup
 from understudy.gateway.cli import acting, following, listing, showing
 from understudy.gateway.cli.doctor import doctor
 from understudy.gateway.cli.harmless import one_line
+from understudy.gateway.cli.hooking import hook
 from understudy.gateway.cli.refusal import Exit, Refusal
 from understudy.gateway.cli.screen import print_line
 from understudy.gateway.cli.serving import serve
 from understudy.gateway.cli.settings import config
+from understudy.gateway.cli.speaking import mcp
 from understudy.persistence import CorruptStoreError, ForeignStoreError, StoreError
 from understudy.protocol import ConfigError
 from understudy.protocol.run_facts import IllegalFactsError
@@ -104,4 +106,6 @@ app.command("kill")(acting.kill)
 app.command("follow-up")(acting.follow_up)
 app.command("doctor")(doctor)
 app.command("serve")(serve)
+app.command("mcp")(mcp)
 app.add_typer(config, name="config")
+app.add_typer(hook, name="hook")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from understudy.actors.host import process_started
 from understudy.gateway.cli.options import DEFAULT_DB
 from understudy.gateway.cli.refusal import Exit, Refusal
+from understudy.gateway.nearby import nearby
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +22,6 @@ _PATIENCE = 60.0
 """Seconds for an answer: as long as a server takes at most, and a little more."""
 _SILENCE = 60.0
 """Seconds without a word, not even a comment, after which a stream of events is taken for dead."""
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _LONGEST_ANSWER = 64 * 2**20
 
 
@@ -77,7 +74,7 @@ class Server:
         """Have something done, and refuse in the server's own words where it was not."""
         answer = self.tell(path, body)
         if not answer.ok:
-            raise self._refusal(answer)
+            raise self.refusal(answer)
         return answer.document
 
     @contextlib.contextmanager
@@ -87,7 +84,7 @@ class Server:
         request.add_header("Accept", "text/event-stream")
         with self._open(request, _SILENCE) as response:
             if response.status != http.client.OK:
-                raise self._refusal(_read(response))
+                raise self.refusal(_read(response))
             lines = _lines(response)
             for line in lines:
                 if not line:
@@ -96,6 +93,7 @@ class Server:
 
     def _request(self, path: str) -> urllib.request.Request:
         request = urllib.request.Request(f"{self.url}{path}")  # noqa: S310 - http on loopback, looked at when found
+        request.add_header("Accept", "application/json")
         request.add_header("Authorization", f"Bearer {self._token()}")
         return request
 
@@ -112,7 +110,8 @@ class Server:
             except (OSError, http.client.HTTPException) as error:
                 raise self._gone(error) from error
 
-    def _refusal(self, answer: Answer) -> Refusal:
+    def refusal(self, answer: Answer) -> Refusal:
+        """The server's no, in its own words."""
         words = str(answer.document.get("detail") or f"status {answer.status}")
         if answer.status == http.client.UNAUTHORIZED:
             words = f"it does not take the token in {self.token_file}: start it again, which makes a new one"
@@ -136,16 +135,8 @@ class Server:
 
 def find_server(db: Path | None) -> Server | None:
     """Whoever says to serve this database; None when nobody does, or the process that did is gone."""
-    file = Path(db or DEFAULT_DB).absolute()
-    try:
-        said = json.loads(_own_text(file.with_name(f"{file.name}.server")))
-        server = Server(str(said["url"]).rstrip("/"), int(said["pid"]), Path(said["token_file"]))
-        began = int(said["process_started"])
-        address = urlsplit(server.url)
-        here = address.scheme == "http" and address.hostname in _LOOPBACK
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return server if here and began == process_started(server.pid) else None
+    found = nearby(str(db or DEFAULT_DB))
+    return None if found is None else Server(found.url, found.pid, Path(found.token_file))
 
 
 def the_server(db: Path | None) -> Server:
@@ -188,11 +179,3 @@ def _read(response: Any) -> Answer:
     except ValueError:
         document = {}
     return Answer(response.status, document if isinstance(document, dict) else {})
-
-
-def _own_text(file: Path) -> str:
-    """What stands in a file of ours; another user's could name a server that is after our token."""
-    with file.open(encoding="utf-8") as opened:
-        if os.fstat(opened.fileno()).st_uid != os.geteuid():
-            raise PermissionError(f"{file} is somebody else's")
-        return opened.read()

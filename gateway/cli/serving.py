@@ -1,20 +1,23 @@
 """``serve``: a runtime on the database, and its HTTP server, until Ctrl-C."""
 
 import asyncio
+import contextlib
 import importlib
 import ipaddress
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from understudy.actors import Runner, load_config
+from understudy.actors import AsyncRuntime, Runner, load_config
 from understudy.gateway.cli.options import DEFAULT_DB, Config, Db
 from understudy.gateway.cli.refusal import Exit, Refusal
 from understudy.gateway.cli.screen import print_line
+from understudy.gateway.harness import OpenCodeFollower, Reception
+from understudy.gateway.harness.opencode_stream import of_this_machine
 
 if TYPE_CHECKING:
     from understudy.gateway.http import Whereabouts
@@ -37,6 +40,10 @@ def serve(
     port: Annotated[int, typer.Option("--port", min=0, max=_LARGEST_PORT, metavar="N", help="0 takes a free one.")] = (
         8427
     ),
+    opencode: Annotated[
+        list[str] | None,
+        typer.Option("--opencode", metavar="URL", help="Where an `opencode serve` listens: its sessions are taken in."),
+    ] = None,
     db: Db = None,
 ) -> None:
     """Run a host and its HTTP server, until Ctrl-C."""
@@ -56,7 +63,12 @@ def serve(
     config = load_config(file)
     runners = {} if app is None else runners_of(app)
     try:
-        asyncio.run(http.serve(database, runners=runners, config=config, ready=_say_where, host=host, port=port))
+        with contextlib.ExitStack() as listeners:
+            hooks = _taking_in(opencode or [], listeners)
+            serving = http.serve(
+                database, runners=runners, config=config, hooks=hooks, ready=_say_where, host=host, port=port
+            )
+            asyncio.run(serving)
     except (http.NotServedError, http.TokenFileError) as error:
         raise Refusal(str(error)) from error
     except FileNotFoundError as error:
@@ -87,6 +99,26 @@ def runners_of(name: str) -> Mapping[str, Runner]:
             Exit.BAD_INPUT,
         )
     return runners
+
+
+def _taking_in(opencode: list[str], listeners: contextlib.ExitStack) -> Callable[[AsyncRuntime], Reception]:
+    """What makes the harness side once a runtime is open: hooks that come, and streams that are listened to."""
+
+    def begin(runtime: AsyncRuntime) -> Reception:
+        reception = Reception(runtime)
+        for url in opencode:
+            password = os.environ.get("OPENCODE_SERVER_PASSWORD")
+            follower = OpenCodeFollower(url, reception.continuity(), password=password)
+            follower.start()
+            listeners.callback(follower.stop)
+        return reception
+
+    try:
+        for url in opencode:
+            of_this_machine(url)
+    except ValueError as error:
+        raise Refusal(f"--opencode {error}", Exit.BAD_INPUT) from error
+    return begin
 
 
 def _of_this_machine(host: str) -> bool:

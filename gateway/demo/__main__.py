@@ -7,6 +7,7 @@ from pathlib import Path
 
 from understudy.gateway.demo.acts import first_act, second_act
 from understudy.gateway.demo.play import play
+from understudy.gateway.demo.stage import stage
 
 
 def main() -> int:
@@ -14,8 +15,8 @@ def main() -> int:
     if len(sys.argv) == 3:  # noqa: PLR2004 - an act and its folder
         act, folder = sys.argv[1], Path(sys.argv[2])
         if act == "second":
-            return second_act(folder)
-        first_act(folder)
+            return second_act(folder, stage())
+        first_act(folder, stage())
         return 1  # it was to be killed
     return play()
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from understudy.actors import FunctionRunner, Runtime
 from understudy.gateway.demo import workers
-from understudy.gateway.demo.stage import stage
 from understudy.protocol import RuntimeConfig, Spawn
 
 if TYPE_CHECKING:
@@ -23,9 +22,8 @@ SESSION = "agent:atlas:main"
 RUNNERS = {name: FunctionRunner(getattr(workers, name)) for name in ("read_files", "delegate", "hang", "write_report")}
 
 
-def first_act(folder: Path) -> None:
+def first_act(folder: Path, shown: Stage) -> None:
     """Fan out, see one hang and one be killed, take the results in; then die in the middle of the work."""
-    shown = stage()
     with Runtime(folder / "agents.db", runners=RUNNERS, config=RuntimeConfig()) as runtime:
         shown.watch(runtime)
         session = runtime.session(SESSION, workspace=folder / "project", runner="read_files")
@@ -51,9 +49,8 @@ def first_act(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def second_act(folder: Path) -> int:
+def second_act(folder: Path, shown: Stage) -> int:
     """Start again on the same file and see that nothing is missing."""
-    shown = stage()
     shown.say("… and started again on the same file.")
     with Runtime(folder / "agents.db", runners=RUNNERS, config=RuntimeConfig()) as runtime:
         shown.watch(runtime)

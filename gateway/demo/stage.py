@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.tree import Tree
 
     from understudy.actors import Runtime
@@ -46,7 +48,7 @@ class Shown:
 _ENDS = {
     "completed": ("✔", "green"),
     "killed": ("✖", "red"),
-    "watchdog_timeout": ("⏱", "yellow"),
+    "watchdog_timeout": ("◔", "yellow"),
     "ghost_sweep": ("☠", "magenta"),
     "failed": ("✖", "red"),
 }
@@ -66,7 +68,7 @@ def describe(event: Event) -> tuple[str, str] | None:
     return None
 
 
-class _Following:
+class Following:
     """Follows a runtime's events on a thread."""
 
     def __init__(self) -> None:
@@ -74,6 +76,7 @@ class _Following:
         self._threads: list[threading.Thread] = []
 
     def watch(self, runtime: Runtime) -> None:
+        """Follow its events from now on."""
         events = runtime.events()
 
         def follow() -> None:
@@ -85,6 +88,7 @@ class _Following:
         self._threads.append(thread)
 
     def close(self) -> None:
+        """Hear the last of them."""
         for thread in self._threads:
             thread.join(timeout=5)
 
@@ -110,7 +114,7 @@ class _Following:
         raise NotImplementedError
 
 
-class PlainStage(_Following):
+class PlainStage(Following):
     """One line an event, for pipes and logs."""
 
     def say(self, text: str) -> None:
@@ -126,7 +130,7 @@ class PlainStage(_Following):
         print(f"{'  ' * shown.depth}{shown.label:<12} {what}", flush=True)
 
 
-class LiveStage(_Following):
+class LiveStage(Following):
     """A tree that changes in place."""
 
     def __init__(self) -> None:
@@ -135,7 +139,7 @@ class LiveStage(_Following):
 
         super().__init__()
         self._console = Console()
-        self._live = Live(get_renderable=self._tree, console=self._console, refresh_per_second=10)
+        self._live = Live(get_renderable=lambda: tree(self.shown), console=self._console, refresh_per_second=10)
         self._live.start()
 
     def say(self, text: str) -> None:
@@ -154,17 +158,19 @@ class LiveStage(_Following):
         super().close()
         self._live.stop()
 
-    def _tree(self) -> Tree:
-        from rich.text import Text  # noqa: PLC0415
-        from rich.tree import Tree as _Tree  # noqa: PLC0415
 
-        tree = _Tree("agent:atlas:main")
-        branches: dict[str | None, Tree] = {None: tree}
-        for run_id, shown in tuple(self.shown.items()):
-            sign, colour = _ENDS.get(shown.state, ("●", "cyan"))
-            line = Text.assemble((f"{sign} ", colour), (f"{shown.label:<12}", "bold"), (shown.note, colour))
-            branches[run_id] = branches.get(shown.parent, tree).add(line)
-        return tree
+def tree(subagents: Mapping[str, Shown]) -> Tree:
+    """Who is below whom, and how each of them is."""
+    from rich.text import Text  # noqa: PLC0415
+    from rich.tree import Tree as _Tree  # noqa: PLC0415
+
+    root = _Tree("agent:atlas:main")
+    branches: dict[str | None, Tree] = {None: root}
+    for run_id, shown in tuple(subagents.items()):
+        sign, colour = _ENDS.get(shown.state, ("●", "cyan"))
+        line = Text.assemble((f"{sign} ", colour), (f"{shown.label:<12}", "bold"), (shown.note, colour))
+        branches[run_id] = branches.get(shown.parent, root).add(line)
+    return root
 
 
 def stage() -> Stage:

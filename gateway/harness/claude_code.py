@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +16,7 @@ from understudy.protocol import Receipt, SessionKey
 from understudy.protocol.model import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from understudy.protocol.files import FileMode
 
@@ -26,6 +30,7 @@ _TOUCHING: Mapping[str, FileMode] = {
     "MultiEdit": "edit",
     "NotebookEdit": "edit",
 }
+_LARGEST_META = 65_536
 _PATHS = ("file_path", "notebook_path", "path")
 _EVENTS: Mapping[str, What] = {
     "SessionStart": "opened",
@@ -48,15 +53,16 @@ def read(payload: Mapping[str, object]) -> Sighting | None:
     what = _EVENTS.get(event)
     session_id, agent = needed(payload, "session_id"), text_of(payload, "agent_id")
     tool = text_of(payload, "tool_name")
-    if what is None or (what == "delegating" and tool not in _DELEGATING):
-        return None
-    if event == "SubagentStop" and not text_of(payload, "agent_type"):
-        return None  # the compaction's own, which was never started
+    if what is None or (event == "SubagentStop" and not text_of(payload, "agent_type")):
+        return None  # without a type it is the compaction's own, which was never started
+    if what == "delegating" and tool not in _DELEGATING:
+        what = "used"  # it is about to be: what was said before is on disk, and a search should find it
     root = key(HARNESS, session_id)
     session = root if agent is None else sub_agent(session_id, agent)
     transcript = text_of(payload, "transcript_path")
     if agent is not None:
-        transcript = text_of(payload, "agent_transcript_path") or _beside(transcript, session_id, agent)
+        given = "agent_transcript_path" in payload
+        transcript = text_of(payload, "agent_transcript_path") if given else beside(transcript, session_id, agent)
     child = _child(payload, session_id) if tool in _DELEGATING else None
     return Sighting(
         harness=HARNESS,
@@ -70,8 +76,9 @@ def read(payload: Mapping[str, object]) -> Sighting | None:
         parent=_named_parent(transcript, session_id) if agent is not None else None,
         child=child,
         call=text_of(payload, "tool_use_id"),
-        files=_files(payload) if what == "used" else (),
+        files=_files(payload) if event == "PostToolUse" else (),
         title=text_of(payload, "agent_type") if agent is not None else None,
+        forgetful=event == "SessionStart" and payload.get("source") == "compact",
     )
 
 
@@ -80,16 +87,30 @@ def sub_agent(session_id: str, agent: str) -> SessionKey:
     return key(HARNESS, session_id, "subagent", agent)
 
 
-def parse_line(line: str) -> Turn | None:
-    """A line of a transcript as a turn; None for what the harness wrote to itself."""
+def written_down(sighting: Sighting) -> Iterator[Sighting]:
+    """The sub-agents of a session that stand beside its transcript, each after its parent."""
+    if sighting.transcript is None or sighting.in_sub_agent:
+        return
+    session_id = Path(sighting.transcript).stem
+    files = (Path(sighting.transcript).parent / session_id / "subagents").glob("agent-*.jsonl")
+    with suppress(OSError):
+        for file in sorted((file for file in files if file.is_file() and not file.is_symlink()), key=_depth):
+            parent = _named_parent(str(file), session_id)
+            if parent is not None:  # a compaction's own have none
+                session = sub_agent(session_id, file.stem.removeprefix("agent-"))
+                yield replace(sighting, what="used", session=session, transcript=str(file), parent=parent, said=None)
+
+
+def parse_line(line: str, *, told: Callable[[str], bool] = lambda _agent: False) -> Turn | None:
+    """A line of a transcript as a turn; None for what the harness wrote to itself.
+
+    Also for what a sub-agent came back with, where ``told`` says that its last words are known already.
+    """
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(entry, dict) or entry.get("type") not in {"user", "assistant"}:
-        return None
-    # Summaries stand for turns that are stored; meta lines are the harness's own words.
-    if entry.get("isMeta") or entry.get("isCompactSummary"):
+    if not _is_said(entry) or told(_came_back(entry) or ""):
         return None
     message = entry.get("message")
     content = message.get("content") if isinstance(message, dict) else None
@@ -102,6 +123,21 @@ def parse_line(line: str) -> Turn | None:
         isinstance(part, dict) and part.get("type") == "tool_result" for part in content
     )
     return Turn("tool" if answers else "user", text)
+
+
+def _is_said(entry: object) -> bool:
+    # Summaries stand for turns that are stored; meta lines are the harness's own words.
+    return (
+        isinstance(entry, dict)
+        and entry.get("type") in {"user", "assistant"}
+        and not (entry.get("isMeta") or entry.get("isCompactSummary"))
+    )
+
+
+def _came_back(entry: Mapping[str, object]) -> str | None:
+    """The sub-agent whose end a line tells."""
+    result = entry.get("toolUseResult")
+    return text_of(result, "agentId") if isinstance(result, dict) else None
 
 
 def _said(payload: Mapping[str, object], what: What) -> Turn | None:
@@ -119,7 +155,7 @@ def _child(payload: Mapping[str, object], session_id: str) -> SessionKey | None:
     return None if agent is None else sub_agent(session_id, agent)
 
 
-def _beside(transcript: str | None, session_id: str, agent: str) -> str | None:
+def beside(transcript: str | None, session_id: str, agent: str) -> str | None:
     """Where a sub-agent's transcript stands, beside its parent's."""
     if transcript is None:
         return None
@@ -130,14 +166,26 @@ def _named_parent(transcript: str | None, session_id: str) -> SessionKey | None:
     """The parent by the meta file beside a sub-agent's transcript; None while there is none, or it names nobody."""
     if transcript is None:
         return None
-    try:
-        meta = json.loads(Path(transcript).with_suffix(".meta.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(meta, dict) or "spawnDepth" not in meta:
+    meta = _small_object(Path(transcript).with_suffix(".meta.json"))
+    if meta is None or "spawnDepth" not in meta:
         return None
     above = text_of(meta, "parentAgentId")
     return key(HARNESS, session_id) if above is None else sub_agent(session_id, above)
+
+
+def _depth(transcript: Path) -> int:
+    depth = (_small_object(transcript.with_suffix(".meta.json")) or {}).get("spawnDepth")
+    return depth if isinstance(depth, int) else 0
+
+
+def _small_object(path: Path) -> dict[str, object] | None:
+    """The JSON object in a small file; None for anything else that may be there."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            found = json.loads(file.read(_LARGEST_META)) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _files(payload: Mapping[str, object]) -> tuple[Receipt, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os.path
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +12,7 @@ from understudy.actors.checkpoints import automatic
 from understudy.actors.inheritance import inherited_block
 from understudy.gateway.harness import claude_code
 from understudy.gateway.harness.delegations import Delegations
-from understudy.persistence.ingest import parse_line
+from understudy.gateway.harness.words import Words
 from understudy.persistence.operations import (
     AppendTurns,
     CompleteSession,
@@ -22,6 +21,9 @@ from understudy.persistence.operations import (
     SetLineage,
 )
 from understudy.protocol import SessionKey, WorkingContext
+from understudy.protocol.framing import frame, in_a_line
+from understudy.protocol.model import Turn
+from understudy.protocol.truncate import truncate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,11 +32,12 @@ if TYPE_CHECKING:
     from understudy.persistence import Ledger, SessionRecord
     from understudy.persistence.operations import Operation
     from understudy.protocol import Receipt, RuntimeConfig
-    from understudy.protocol.model import Turn
 
 Lineage = Literal["exact", "inferred"]
 # A chain of parents that is longer than this is a loop.
 _DEEPEST = 100
+_CHARS_PER_TOKEN = 4
+_MOST_SESSIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +52,59 @@ class Reaction:
     """What the sub-agent inherits, to be put before it as data; only when one has just begun."""
 
 
+class NotTheirsError(LookupError):
+    """The session is another agent's."""
+
+
 class Continuity:
-    """Keeps sessions of harnesses in a store. Blocks; safe to use from several threads."""
+    """Keeps sessions of harnesses in a store, new ones as ``agent_id``'s. Blocks; safe to use from several threads.
+
+    ``bound`` keeps it to that agent: a sighting that concerns another one's session raises `NotTheirsError`.
+    """
 
     def __init__(
-        self, store: Ledger, *, wall_ms: Callable[[], int], config: RuntimeConfig, agent_id: str = "default"
+        self,
+        store: Ledger,
+        *,
+        wall_ms: Callable[[], int],
+        config: RuntimeConfig,
+        agent_id: str = "default",
+        bound: bool = False,
     ) -> None:
         self._store = store
         self._wall_ms = wall_ms
         self._config = config
         self._agent_id = agent_id
+        self._bound = bound
         self._delegations = Delegations()
+        self._words = Words(store, wall_ms)
+        self._caught_up: dict[SessionKey, None] = {}
         # One at a time: what a sub-agent inherits is what was told before it.
         self._lock = threading.Lock()
 
     def observe(self, sighting: Sighting, *, parent: SessionKey | None = None) -> Reaction:
         """Take a sighting in. A ``parent`` that the caller knows counts before everything else."""
         with self._lock:
+            self._keep_to_the_agent(sighting, parent)
             record = self._opened(sighting, parent)
+            if self._bound and record.agent_id != self._agent_id:
+                raise NotTheirsError(record.session_key)  # somebody was quicker
+            self._catch_up(sighting)
             self._take_in(sighting, record)
             context = self._inheritance(sighting, record) if sighting.what == "opened" else None
             lineage: Lineage = "inferred" if record.parent_inferred else "exact"
             above = record.parent_session_key
             return Reaction(record.session_key, above, None if above is None else lineage, context)
+
+    def _keep_to_the_agent(self, sighting: Sighting, parent: SessionKey | None) -> None:
+        if not self._bound:
+            return
+        if sighting.agent_id not in {None, self._agent_id}:
+            raise NotTheirsError(sighting.session)
+        for key in {sighting.session, sighting.root, sighting.parent, sighting.child, parent} - {None}:
+            record = self._store.sessions.get(str(key))
+            if record is not None and record.agent_id != self._agent_id:
+                raise NotTheirsError(key)
 
     # -- sessions and lineage -------------------------------------------------------------------------
 
@@ -145,10 +178,13 @@ class Continuity:
         above = self._store.sessions.get(parent)
         if above is None or self._is_below(above, session):
             return
+        before = self._store.sessions.get(session)
         self._write(_below(session, above, inferred=False))
         record = self._store.sessions.get(session)
-        if record is not None and record.completed_at is not None:
-            self._merge_files(record)  # it went to the wrong one before
+        if record is not None and record.completed_at is not None and before is not None:
+            self._merge_files(record)
+            if before.parent_session_key != parent:
+                self._tell_parent(record)  # it went to the wrong one before
 
     def _is_below(self, record: SessionRecord, session: SessionKey) -> bool:
         """Whether ``record`` descends from ``session``: whoever says so is wrong, or lies."""
@@ -160,6 +196,16 @@ class Continuity:
                 return True
             above = None if above.parent_session_key is None else self._store.sessions.get(above.parent_session_key)
         return True
+
+    def _catch_up(self, sighting: Sighting) -> None:
+        """The sub-agents of a session that began and perhaps ended while nobody listened; looked for once."""
+        if sighting.harness != claude_code.HARNESS or sighting.session in self._caught_up:
+            return
+        self._caught_up[sighting.session] = None
+        while len(self._caught_up) > _MOST_SESSIONS:
+            del self._caught_up[next(iter(self._caught_up))]
+        for missed in claude_code.written_down(sighting):
+            self._words.take_in(missed, self._opened(missed, None), final=False)
 
     # -- what happened in it --------------------------------------------------------------------------
 
@@ -174,45 +220,32 @@ class Continuity:
             if sighting.child is not None and self._store.sessions.get(sighting.child) is not None:
                 self._set_parent(sighting.child, sighting.session)
         final = what == "closed"
-        read = self._ingested(sighting.transcript, record, sighting, final=final)
-        # Also of one that is over and was read: its last line may not be on disk yet.
-        if sighting.said is not None and (final or not read):
-            self._append_once(record.session_key, sighting.said)
+        before = self._words.last_of_assistant(record.session_key)
+        self._words.take_in(sighting, record, final=final)
         if what == "compacting":
             self._checkpoint(record.session_key, "pre_compaction")
         if final:
-            self._close(sighting, record)
+            self._close(sighting, record, before)
 
-    def _ingested(
-        self, transcript: str | None, record: SessionRecord, sighting: Sighting, *, final: bool = False
-    ) -> bool:
-        """Take in what a transcript file has gained; False where there is none to be read."""
-        if transcript is None:
-            return False
-        parse = claude_code.parse_line if sighting.harness == claude_code.HARNESS else parse_line
-        try:
-            # A line that was taken from a payload because it was late is not taken from the file again.
-            late = self._last_words(record.session_key) if record.completed_at is not None else None
-            self._store.ingest(transcript, record.session_key, parse=_without(parse, late), final=final)
-        except (OSError, ValueError):
-            return False
-        return True
-
-    def _append_once(self, session: SessionKey, turn: Turn) -> None:
-        if turn.role == "assistant" and self._last_words(session) == turn.text:
-            return
-        self._write(AppendTurns(session, self._wall_ms(), (turn,)))
-
-    def _last_words(self, session: SessionKey) -> str | None:
-        last = self._store.transcripts.last(session)
-        return last.turn.text if last is not None and last.turn.role == "assistant" else None
-
-    def _close(self, sighting: Sighting, record: SessionRecord) -> None:
+    def _close(self, sighting: Sighting, record: SessionRecord, before: str | None) -> None:
+        """It is over, or once more: one that was resumed has other last words than ``before``."""
         self._checkpoint(record.session_key, "session_end")
         self._merge_files(record)
+        if record.completed_at is None or self._words.last_of_assistant(record.session_key) != before:
+            self._tell_parent(record)
         self._write(CompleteSession(record.session_key, self._wall_ms()))
         if not sighting.in_sub_agent:
             self._delegations.forget(sighting.root)
+
+    def _tell_parent(self, record: SessionRecord) -> None:
+        """What a sub-agent came back with, as a note in its parent's session."""
+        said = self._words.last_of_assistant(record.session_key)
+        if said is None or record.parent_session_key is None:
+            return
+        prefix = self._config.result_tag_prefix
+        words = frame(truncate(said, self._config.max_result_tokens * _CHARS_PER_TOKEN), tag=prefix)
+        note = f"[{prefix}: {in_a_line(record.title or 'sub-agent')}]\n\n{words}\n---\nSession: {record.session_key}"
+        self._write(AppendTurns(record.parent_session_key, self._wall_ms(), (Turn("user", note),)))
 
     def _checkpoint(self, session: SessionKey, trigger: Literal["pre_compaction", "session_end"]) -> None:
         checkpoint = automatic(self._store, session, trigger, at=self._wall_ms())
@@ -245,12 +278,19 @@ class Continuity:
     # -- what is handed down --------------------------------------------------------------------------
 
     def _inheritance(self, sighting: Sighting, record: SessionRecord) -> str | None:
+        if sighting.forgetful:
+            return self._reminder(record)
         if record.parent_session_key is None or not self._config.inherit_context:
             return None
         root = self._store.sessions.get(record.root_session_key)
         if root is not None:
-            self._ingested(sighting.root_transcript, root, sighting)  # up to the very turn that delegates
+            self._words.ingest(sighting.root_transcript, root, sighting.harness)  # up to the very turn that delegates
         return inherited_block(self._store, record.parent_session_key, tail_chars=self._config.tail_chars)
+
+    def _reminder(self, record: SessionRecord) -> str | None:
+        """What a compaction leaves out of a summary: the files in view, those of its sub-agents too."""
+        context = self._store.sessions.working_context(record.session_key)
+        return None if context is None else context.render()
 
     def _write(self, *operations: Operation) -> None:
         self._store.transaction(*operations).result()
@@ -258,21 +298,3 @@ class Continuity:
 
 def _below(session: SessionKey, above: SessionRecord, *, inferred: bool) -> SetLineage:
     return SetLineage(session, above.session_key, above.root_session_key, above.depth + 1, inferred)
-
-
-def _without(parse: Callable[[str], Turn | None], late: str | None) -> Callable[[str], Turn | None]:
-    """``parse``, except that the first turn that says just ``late`` is passed over."""
-    if late is None:
-        return parse
-    waiting = [late]
-
-    def parsed(line: str) -> Turn | None:
-        turn = None
-        with suppress(ValueError):
-            turn = parse(line)
-        if turn is not None and waiting and turn.role == "assistant" and turn.text == waiting[0]:
-            waiting.clear()
-            return None
-        return turn
-
-    return parsed

@@ -38,6 +38,8 @@ class OpenCodeEvents:
         info, part = properties.get("info"), properties.get("part")
         if kind in {"session.created", "session.deleted"} and isinstance(info, dict):
             return self._session(info, over=kind == "session.deleted")
+        if kind == "session.idle":
+            return self._idle(text_of(properties, "sessionID"))
         if kind == "message.updated" and isinstance(info, dict):
             return self._message(info)
         if kind == "message.part.updated" and isinstance(part, dict):
@@ -51,6 +53,12 @@ class OpenCodeEvents:
         self._parents[session] = text_of(info, "parentID")
         self._projects[session] = text_of(info, "directory")
         return self._sighting(session, "closed" if over else "opened", title=text_of(info, "title"))
+
+    def _idle(self, session: str | None) -> Sighting | None:
+        """It has answered: a sub-agent has come to its end, until it is asked again."""
+        if session is None or self._parents.get(session) is None:
+            return None
+        return self._sighting(session, "closed")
 
     def _message(self, info: Mapping[str, object]) -> Sighting | None:
         """A message whose last piece is there. A person's has no end of its own: it is whole when the answer begins."""
@@ -83,6 +91,8 @@ class OpenCodeEvents:
         if kind == "text" and not part.get("synthetic"):
             # Each update has the whole piece so far.
             self._messages.setdefault(message, {})[text_of(part, "id") or ""] = text_of(part, "text") or ""
+            while len(self._messages) > _MOST_OPEN:
+                del self._messages[next(iter(self._messages))]
             return None
         files = _files(part) if kind == "tool" else ()
         return self._sighting(session, "used", files=files) if files else None

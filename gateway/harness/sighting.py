@@ -58,6 +58,8 @@ class Sighting:
     agent_id: str | None = None
     """Whose data it may see, where the key says so. Never a harness's own ``agent_id``, which is another thing."""
     title: str | None = None
+    forgetful: bool = False
+    """Its model has just lost its history to a compaction."""
 
     @property
     def in_sub_agent(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from understudy.persistence._paging import cursor_number, cut
@@ -156,13 +157,19 @@ class MemoryRuns(Runs):
                 for *row, data in self._tables.events.get(run_id, ())
             ]
 
-    def unexported(self) -> list[RunId]:
+    def unexported(self, *, after: RunId | None = None, limit: int | None = None) -> list[RunId]:
         with self._tables:
-            return [
+            runs = self._tables.runs
+            first = runs[after].number if after in runs else 0
+            waiting = (
                 RunId(run_id)
-                for run_id, run in self._tables.runs.items()
-                if run.delivered_at is not None and run.exported_at is None and run.swept_at is None
-            ]
+                for run_id, run in runs.items()
+                if run.number > first
+                and run.delivered_at is not None
+                and run.exported_at is None
+                and run.swept_at is None
+            )
+            return list(islice(waiting, limit))
 
     def sweepable(self, *, ended_before: int) -> list[RunId]:
         with self._tables:

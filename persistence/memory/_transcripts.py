@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from understudy.persistence._round import calls_document
@@ -28,6 +29,11 @@ class MemoryTranscripts(Transcripts):
             rows = [row for row in self._rows(session_key) if row[0] > after]
             return [turn_of(self._discreet(row)) for row in (rows if limit < 0 else rows[:limit])]
 
+    def latest(self, session_key: str, limit: int, *, before: int = NEWEST) -> list[StoredTurn]:
+        with self._tables:
+            rows = islice((row for row in reversed(self._rows(session_key)) if row[0] < before), limit)
+            return [turn_of(self._discreet(row)) for row in rows][::-1]
+
     def tail(self, session_key: str, chars: int, *, after: int = 0, until: int = NEWEST) -> str:
         with self._tables:
             return tail_of(self._from_the_end(session_key, after, until), chars, self._redactor)
@@ -37,11 +43,6 @@ class MemoryTranscripts(Transcripts):
             session = self._tables.sessions.get(session_key)
             last = None if session is None else session.compaction
         return None if last is None else replace(last, summary=self._redactor.text(last.summary))
-
-    def last(self, session_key: str) -> StoredTurn | None:
-        with self._tables:
-            rows = self._rows(session_key)
-            return turn_of(self._discreet(rows[-1])) if rows else None
 
     def taken_in(self, path: str) -> tuple[int, str] | None:
         with self._tables:

@@ -37,6 +37,8 @@ class MemoryStore:
     text is read: it never leaves in any other way, and writing costs next to nothing.
 
     Example:
+        >>> from understudy.persistence.operations import OpenSession
+        >>> from understudy.protocol import SessionKey
         >>> with MemoryStore(wall_ms=lambda: 0) as store:
         ...     opened = store.transaction(OpenSession(SessionKey("agent:atlas:main"), at=1))
         ...     opened.done, store.sessions.get("agent:atlas:main").created_at

@@ -1,4 +1,4 @@
-"""Runs the real CLIs as sub-agents against the scripted server, and prints what held."""
+"""Runs the real CLIs against the scripted server, as sub-agents and on their own with hooks; prints what held."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hooked
+from hooked import Hooked, Listened
 from server import Server
 from stage import REFUSED, dress
 
@@ -152,10 +154,34 @@ def main() -> int:
             except Exception:  # noqa: BLE001 - the others are played all the same
                 traceback.print_exc()
         rows.append((name, report.version, *(play.held.get(check, "NO") for check in CHECKS)))
+    _print(rows)
+    told = [("HOOKS", *hooked.CHECKS), *_play_hooks([name for name in asked if installed[name].version is not None])]
+    if len(told) > 1:
+        _print(told)
+    return 1 if any("NO" in row for row in (*rows, *told)) else 0
+
+
+def _play_hooks(names: list[str]) -> Iterator[tuple[str, ...]]:
+    """The CLIs that tell of their own sessions."""
+    plays = {
+        "claude": (lambda folder: Hooked(folder, over_http=False), lambda folder: Hooked(folder, over_http=True)),
+        "opencode": (Listened,),
+    }
+    for name in names:
+        for begin in plays.get(name, ()):
+            with tempfile.TemporaryDirectory(prefix="understudy-hooks-", ignore_cleanup_errors=True) as folder:
+                play = begin(Path(folder).resolve())
+                try:
+                    play.run()
+                except Exception:  # noqa: BLE001 - the others are played all the same
+                    traceback.print_exc()
+            yield (play.name, *(play.held.get(check, "NO") for check in hooked.CHECKS))
+
+
+def _print(rows: list[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
-    return 1 if any("NO" in row for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -144,6 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         for ending, (understand, answer) in self._formats.items():
             if path.endswith(ending):
                 asked = understand(body)
+                self.server.bodies.append(body)
                 step = asked.step(self.server.scenes)
                 if step.status != 200:
                     error = {"type": "invalid_request_error", "message": step.text, "code": step.status}
@@ -305,6 +306,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self, scenes: dict[str, list[Step]]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.scenes = scenes
+        self.bodies: list[dict[str, Any]] = []
+        """What was asked, as it came."""
 
     @property
     def url(self) -> str:

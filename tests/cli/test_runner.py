@@ -117,7 +117,8 @@ def test_it_gets_next_to_nothing_of_the_hosts_environment(
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", "/somewhere")
     program = stand_in("claude")
     program.plays("claude-*_1_tool")
-    ran(project, CliRunner("claude"), Spawn(task="look", env={"GIVEN": "by the spawn"}))
+    result = ran(project, CliRunner("claude"), Spawn(task="look", env={"GIVEN": "by the spawn"}))
+    assert program.env["UNDERSTUDY_SESSION"] == result.session_key
     assert "canary" not in "\n".join([*program.env.values(), *program.argv, program.stdin])
     assert program.env["GIVEN"] == "by the spawn"
     assert program.env["CLAUDE_CONFIG_DIR"] == "/somewhere"

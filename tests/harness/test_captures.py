@@ -133,7 +133,8 @@ def test_what_was_said_is_kept_from_the_payloads_where_no_transcript_can_be_read
     play(a_continuity(store), payloads("D_background"))
     main = f"claude-code:{main_of('D_background')}"
     said = [(stored.turn.role, stored.turn.text) for stored in store.transcripts.turns(main)]
-    assert [role for role, _ in said] == ["user", "assistant"]
+    assert [role for role, _ in said] == ["user", "user", "assistant"]
+    assert said[1][1].startswith("[Subagent Result: general-purpose]")  # the note on what the background task said
     assert not any("<task-notification>" in text for _, text in said)
     child = store.transcripts.turns(f"{main}:subagent:a47baf82dc44b656f")
     assert [stored.turn.role for stored in child] == ["assistant"]
@@ -204,6 +205,142 @@ def test_a_transcript_file_is_read_as_it_grows_and_each_line_once(store: Ledger,
     with sub.open("a") as file:
         file.write(line("assistant", "It is TOML."))
     play(continuity, [stop, {**base, "hook_event_name": "SessionEnd"}])
-    assert store.transcripts.text("claude-code:s1") == "user: How is config loaded?\nassistant: I ask somebody."
+    assert store.transcripts.text("claude-code:s1") == (
+        "user: How is config loaded?\nassistant: I ask somebody.\n"
+        "user: [Subagent Result: Explore]\n\n│ It is TOML.\n---\nSession: claude-code:s1:subagent:a1"
+    )
     told = store.transcripts.text("claude-code:s1:subagent:a1")
     assert told == "user: look\ntool: a = 1\nassistant: It is TOML."
+
+
+def a_line(role: str, content: object, **more: object) -> str:
+    return json.dumps({"type": role, "message": {"role": role, "content": content}, **more}) + "\n"
+
+
+def said_in(store: Ledger, session: str = "claude-code:s1") -> list[str]:
+    return [f"{stored.turn.role}: {stored.turn.text}" for stored in store.transcripts.turns(session)]
+
+
+def test_what_is_told_before_it_is_on_disk_is_there_at_once_and_once(store: Ledger, tmp_path: Path) -> None:
+    """The file does not even exist when a session's first prompt is told; an answer is told before it is written."""
+    main = tmp_path / "s1.jsonl"
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    continuity = a_continuity(store)
+    prompt = {**base, "hook_event_name": "UserPromptSubmit", "prompt": "yes"}
+    stop = {**base, "hook_event_name": "Stop", "last_assistant_message": "It is so."}
+    written = ""
+    for round_ in (1, 2):  # the same words again are said again
+        play(continuity, [prompt])
+        assert said_in(store) == ["user: yes", "assistant: It is so."] * (round_ - 1) + ["user: yes"]
+        written += a_line("user", "yes")
+        main.write_text(written)
+        play(continuity, [stop])
+        assert said_in(store) == ["user: yes", "assistant: It is so."] * round_
+        written += a_line("assistant", "It is so.")
+        main.write_text(written)
+    play(continuity, [{**base, "hook_event_name": "SessionEnd"}])
+    assert said_in(store) == ["user: yes", "assistant: It is so."] * 2
+
+
+def test_a_later_host_knows_what_an_earlier_one_was_told_ahead(store: Ledger, tmp_path: Path) -> None:
+    """It is what was stored last, and comes next in the file."""
+    main = tmp_path / "s1.jsonl"
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    play(a_continuity(store), [{**base, "hook_event_name": "UserPromptSubmit", "prompt": "Look"}])
+    main.write_text(a_line("user", "Look") + a_line("assistant", "I look.") + a_line("user", "Look"))
+    play(a_continuity(store), [{**base, "hook_event_name": "PreToolUse", "tool_name": "Bash"}])
+    assert said_in(store) == ["user: Look", "assistant: I look.", "user: Look"]
+
+
+def test_a_host_that_comes_late_catches_up_from_the_transcript(store: Ledger, tmp_path: Path) -> None:
+    """Everything that was said while nobody listened, in order, by the first payload that arrives."""
+    main = tmp_path / "s1.jsonl"
+    main.write_text("".join(a_line("user", f"prompt {n}") + a_line("assistant", f"answer {n}") for n in range(50)))
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    play(a_continuity(store), [{**base, "hook_event_name": "PostToolUse", "tool_name": "Bash"}])
+    assert said_in(store) == [line for n in range(50) for line in (f"user: prompt {n}", f"assistant: answer {n}")]
+
+
+@pytest.mark.parametrize("scenario", ["B_subagent", "C_parallel", "D_background", "E_nested"])
+def test_a_parent_is_told_once_what_each_of_its_sub_agents_said(store: Ledger, scenario: str) -> None:
+    """However often their end is told; one whose parent is put right afterwards is told to that one too."""
+    play(a_continuity(store), payloads(scenario))
+    for record in store.sessions.find(limit=9).items:
+        notes = [text for text in said_in(store, record.session_key) if text.startswith("user: [Subagent Result: ")]
+        below = {child.session_key for child in store.sessions.children(record.session_key)}
+        assert sorted(note.rpartition("Session: ")[2] for note in notes) == sorted(below)
+
+
+def test_the_same_words_of_two_tools_are_both_kept(store: Ledger, tmp_path: Path) -> None:
+    """Also where the file was read between them: only what a payload told ahead is passed over."""
+    main = tmp_path / "s1.jsonl"
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    used = [{**base, "hook_event_name": "PostToolUse", "tool_name": "Bash"}]
+    result = a_line("user", [{"type": "tool_result", "content": "ok"}])
+    continuity = a_continuity(store)
+    for count in (1, 2, 3):
+        main.write_text(result * count)
+        play(continuity if count < 3 else a_continuity(store), used)
+        assert said_in(store) == ["tool: ok"] * count
+
+
+def test_sub_agents_that_nobody_heard_of_are_found_beside_the_transcript(store: Ledger, tmp_path: Path) -> None:
+    """With their parents and what was said; not a compaction's own, and nothing that a link leads to."""
+    agents = tmp_path / "s1" / "subagents"
+    agents.mkdir(parents=True)
+    main = tmp_path / "s1.jsonl"
+    main.write_text(a_line("user", "Go"))
+    for agent, meta in (("outer", {}), ("inner", {"parentAgentId": "outer"}), ("linked", {})):
+        (agents / f"agent-{agent}.meta.json").write_text(json.dumps({"spawnDepth": 1 + len(meta), **meta}))
+    for agent in ("outer", "inner", "compaction"):
+        (agents / f"agent-{agent}.jsonl").write_text(a_line("user", f"task of {agent}"))
+    (agents / "agent-linked.jsonl").symlink_to(main)
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    continuity = a_continuity(store)
+    for _ in range(2):
+        play(continuity, [{**base, "hook_event_name": "PostToolUse", "tool_name": "Bash"}])
+    assert lineage(store) == {"s1": None, "outer": "s1", "inner": "outer"}
+    assert said_in(store, "claude-code:s1:subagent:inner") == ["user: task of inner"]
+    depths = {record.session_key.split(":")[-1]: record.depth for record in store.sessions.find(limit=9).items}
+    assert depths == {"s1": 0, "outer": 1, "inner": 2}
+
+
+def test_a_sub_agents_last_words_stand_once_in_its_parents_session(store: Ledger, tmp_path: Path) -> None:
+    """As the note from its stop, not again as the tool result; one whose stop was missed keeps the result."""
+    main = tmp_path / "s1.jsonl"
+    base = {"session_id": "s1", "transcript_path": str(main), "cwd": str(tmp_path)}
+    results = [{"type": "tool_result", "content": "hand-back of %s"}]
+    main.write_text(
+        "".join(
+            a_line("user", json.loads(json.dumps(results) % agent), toolUseResult={"agentId": agent})
+            for agent in ("heard", "missed")
+        )
+    )
+    inside = {**base, "agent_id": "heard", "agent_type": "Explore"}
+    stop = {**inside, "hook_event_name": "SubagentStop", "last_assistant_message": "It is TOML."}
+    resumed = {**stop, "last_assistant_message": "It is YAML after all."}
+    play(a_continuity(store), [{**inside, "hook_event_name": "SubagentStart"}])
+    assert len(said_in(store)) == 2  # nothing had been told of either when the file was read
+    fresh = MemoryStore(wall_ms=lambda: 1)
+    continuity = a_continuity(fresh)
+    play(continuity, [{**inside, "transcript_path": str(tmp_path / "none"), "hook_event_name": "SubagentStart"}])
+    play(continuity, [{**stop, "transcript_path": str(tmp_path / "none")}, {**base, "hook_event_name": "SessionEnd"}])
+    assert ["hand-back of heard" in text for text in said_in(fresh)] == [False, False]
+    assert ["│ It is TOML." in text for text in said_in(fresh)] == [True, False]
+    assert said_in(fresh)[1] == "tool: hand-back of missed"
+    play(continuity, [stop, resumed, resumed])
+    assert sum("It is YAML after all." in text for text in said_in(fresh)) == 1
+
+
+def test_files_in_view_outlive_a_compaction_and_nothing_else_is_put_before_a_main_session(store: Ledger) -> None:
+    """Only what begins after a compaction is reminded: each resume would put another copy there."""
+    continuity = a_continuity(store)
+    play(continuity, payloads("B_subagent")[:-1])
+    start = payloads("B_subagent")[0]
+    for source in ("startup", "resume", "clear"):
+        (reaction,) = play(continuity, [{**start, "source": source}])["SessionStart"]
+        assert reaction.context is None
+    (reaction,) = play(continuity, [{**start, "source": "compact"}])["SessionStart"]
+    assert reaction.context == (
+        "[working-context]\nproject_dir: /home/dev/project\nrecent_files:\n  - /home/dev/project/hello.txt"
+    )

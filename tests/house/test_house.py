@@ -1,4 +1,4 @@
-"""The house: rooms, public faces, wheel, example."""
+"""The house: rooms, public faces, wheel."""
 
 from __future__ import annotations
 
@@ -110,19 +110,3 @@ def test_a_wheel_holds_only_understudy_and_leaves_the_hosts_own_folders_alone(tm
     )
     seen = subprocess.run([str(python), "-c", program], cwd=host, capture_output=True, text=True, check=False)
     assert seen.stdout.startswith(str(tmp_path / "venv")), seen.stderr
-
-
-def test_the_example_shows_every_end() -> None:
-    """Actors that hang, crash and exit, and a parent that hears of each."""
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "supervised_actors.py")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert run.stdout.splitlines() == [
-        "asked the well-behaved one: done: read three files",
-        "the crashing one left: failed (ValueError('the worker broke'))",
-        "the exiting one left: failed (SystemExit(1))",
-        "an hour passes on the manual clock",
-        "the hanging one left: failed (TimeoutError('not done within 3600 seconds'))",
-        "the well-behaved one left: stopped",
-    ], run.stderr

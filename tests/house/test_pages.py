@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from _program import commands
 
 from understudy.protocol import EndReason
 from understudy.protocol.ending import ErrorKind
@@ -17,6 +20,7 @@ from understudy.protocol.ending import ErrorKind
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEST_FILE = ROOT / "docs" / "testing.md"
+PICTURE = ROOT / "docs" / "demo.svg"
 
 
 def blocks(page: Path, language: str) -> str:
@@ -52,23 +56,30 @@ def test_the_readmes_code_fits_on_the_first_screen() -> None:
     assert len(lines) <= 15
 
 
+@pytest.mark.slow
 def test_the_test_file_of_the_page_on_testing_passes(tmp_path: Path) -> None:
-    """With nothing but the installed package: the fixtures are there by themselves."""
+    """With nothing but the installed package: the fixtures are there by themselves. Slow: four of its hosts die."""
     (tmp_path / "test_atlas.py").write_text(blocks(TEST_FILE, "python"))
     run = run_here(tmp_path, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_atlas.py")
     assert run.returncode == 0, run.stdout
-    assert run.stdout.splitlines()[-1].startswith("5 passed")
+    assert run.stdout.splitlines()[-1].startswith("14 passed")
 
 
 @pytest.mark.slow
-def test_the_demo_ends_as_the_readme_shows(tmp_path: Path) -> None:
+def test_the_demo_ends_as_the_picture_shows(tmp_path: Path) -> None:
     """Two hosts, one of them killed: five seconds, most of them spent waiting for a child that hangs."""
-    picture = re.search(r"The demo's last words:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert picture is not None
     run = run_here(tmp_path, "-m", "understudy.gateway.demo")
     assert run.returncode == 0, run.stderr
-    last_words = re.sub(r"(?<=its host )\S+", "…", run.stdout)
-    assert last_words.endswith(picture[1])
+    picture = [
+        html.unescape(text).replace("\xa0", " ") for text in re.findall(r">([^<>\n]+)</text>", PICTURE.read_text())
+    ]
+    ends = dict(re.findall(r"^  (\w+) +(\w+)", run.stdout.partition("has its one result:")[2], re.MULTILINE))
+    assert len(ends) == 8
+    for label, end in ends.items():
+        lines = [place for place, text in enumerate(picture) if text.strip() == label]
+        assert any(picture[place + 1].startswith(end) for place in lines), f"{label} {end}"
+    for said in run.stdout.splitlines()[-3:]:
+        assert not said or said in picture
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -81,6 +92,21 @@ def test_links_and_scripts_of_a_page_exist(page: Path) -> None:
         assert not heading or heading in headings(file), f"{target}#{heading}"
     for script in re.findall(r"\./scripts/[\w-]+", text):
         assert os.access(ROOT / script, os.X_OK), script
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_extras_that_a_page_names_exist(page: Path) -> None:
+    """Every ``understudy …`` in a line of code, and every ``understudy[…]``."""
+    text = page.read_text()
+    code = re.findall(r"`([^`\n]+)`", text) + re.findall(
+        r"^```(?:console|text|)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+    )
+    named = {word for line in code for word in re.findall(r"^(?:\$ )?understudy ([a-z-]+)\b", line, re.MULTILINE)}
+    known = {name.split()[0] for name in commands()}
+    assert named <= known, named - known
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for asked in re.findall(r"understudy\[([\w,]+)\]", text):
+        assert set(asked.split(",")) <= set(extras), asked
 
 
 def headings(page: Path) -> set[str]:

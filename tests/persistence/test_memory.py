@@ -273,6 +273,8 @@ def everything(store: Ledger) -> dict[str, object]:
         "abandoned": lambda: runs.abandoned(stale_before=3),
         "queued": runs.queued,
         "unexported": runs.unexported,
+        "first unexported": lambda: runs.unexported(limit=1),
+        "other unexported": lambda: runs.unexported(after=next(iter(runs.unexported(limit=1)), None)),
         "sweepable": lambda: runs.sweepable(ended_before=50),
         "usage": lambda: runs.usage(SESSIONS[0]),
         "hosts": store.hosts.running,
@@ -321,6 +323,9 @@ def everything(store: Ledger) -> dict[str, object]:
                 "of session": lambda key: runs.find(session_key=key, spec_id="spec"),
                 "turns": store.transcripts.turns,
                 "later turns": lambda key: store.transcripts.turns(key, after=3, limit=2),
+                "latest turns": lambda key: store.transcripts.latest(key, 2),
+                "latest before": lambda key: store.transcripts.latest(key, 2, before=4),
+                "last turn": store.transcripts.last,
                 "tail": lambda key: store.transcripts.tail(key, 25, after=1),
                 "text": store.transcripts.text,
             }.items()
@@ -586,7 +591,7 @@ def test_every_question_has_an_answer_in_memory(kind: type) -> None:
     """None is left to the class that would ask a database."""
     questions = {name for name, _ in inspect.getmembers(kind.__base__, inspect.isfunction) if not name.startswith("_")}
     answered = {name for name in questions if name in vars(kind)}
-    assert questions - answered <= {"text"}  # asks `turns`
+    assert questions - answered <= {"text", "last"}  # ask `turns` and `latest`
 
 
 def test_every_operation_is_drawn() -> None:

@@ -112,3 +112,10 @@ def test_both_spellings_of_every_key_are_known() -> None:
     """The camelCase of the source documents is an alias of each."""
     for name, field in RuntimeConfig.model_fields.items():
         assert RuntimeConfig.parse({to_camel(name): field.default}, source="x") == RuntimeConfig()
+
+
+def test_variables_that_are_no_settings_are_nobodys_mistake() -> None:
+    """They say which database and whose session the command line means."""
+    assert (
+        load_config(environ={"UNDERSTUDY_DB": "agents.db", "UNDERSTUDY_SESSION": "agent:atlas:main"}) == RuntimeConfig()
+    )

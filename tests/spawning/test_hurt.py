@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from understudy.protocol.commit_points import CommitPoint
     from understudy.protocol.runner import RunnerEvent
 
-# Of the lines of BEHAVIOUR §11 these belong to what comes later: CLI processes (timed-out CLI lives on and speaks
-# later, 407 orphan processes), the turn loop (compaction forgets running agents), and results (seven results
-# overflow the parent, forged system text in a child's output).
+# docs/promises.md has the whole list. What is not here stands where it belongs: processes in tests/processes and
+# tests/cli, compaction in tests/turns, long and forged results in tests/results.
 
 
 @pytest.mark.parametrize("point", ["terminal.after", "merge.before", "merge.after"])

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # A shorter value of the environment is a switch or a word, not a key.
 _SECRET_LENGTH = 8
+_OWN_SESSION = "UNDERSTUDY_SESSION"
+"""Tells `understudy mcp`, where the CLI starts that, whose sub-agent it speaks for."""
 _CONTINUE = "You were interrupted. Go on with your task where you left off, and end with your final answer."
 
 
@@ -158,4 +160,7 @@ class CliRunner:
 
     def _environment(self, packet: SpawnPacket) -> dict[str, str]:
         profile = self.profile
-        return child_environment({**profile.env, **packet.env}, allow=(*PASSED_ON, *profile.needs, *self._pass_env))
+        return child_environment(
+            {_OWN_SESSION: packet.session_key, **profile.env, **packet.env},
+            allow=(*PASSED_ON, *profile.needs, *self._pass_env),
+        )

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder of its own, whatever the environment says."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("UNDERSTUDY_DB", raising=False)
+    for name in ("UNDERSTUDY_DB", "UNDERSTUDY_SESSION", "CLAUDE_CODE_SESSION_ID"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(name="host")

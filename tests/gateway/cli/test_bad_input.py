@@ -109,6 +109,18 @@ MISTAKES: list[tuple[tuple[str, ...], Exit, str]] = [
     (("serve", "--db", "folder"), Exit.BAD_INPUT, "folder is a folder: give the path"),
     (("serve", "--db", "text.db"), Exit.BAD_INPUT, "left as it is"),
     (("serve", "--db", "nowhere/agents.db"), Exit.BAD_INPUT, "is no folder: make it, or give another path"),
+    # a client's server
+    (("mcp", "--session", "a b"), Exit.BAD_INPUT, "session key 'a b' is not allowed: use"),
+    (("mcp", "--agent", " "), Exit.BAD_INPUT, "--agent is empty: name one, or leave it out"),
+    (("mcp", "--db", "folder"), Exit.BAD_INPUT, "folder is a folder: give the path"),
+    (("mcp", "--db", "x" * 5_000), Exit.BAD_INPUT, "File name too long"),
+    (("mcp", "--port", "1"), Exit.BAD_INPUT, "No such option"),
+    # a harness's hooks
+    (("hook", "install", "--harness", "vim"), Exit.BAD_INPUT, "'claude-code'"),
+    (("hook", "install", "--json"), Exit.BAD_INPUT, "--json does not ask: add --yes, or --dry-run"),
+    (("hook", "uninstall", "--db", "agents.db"), Exit.BAD_INPUT, "No such option"),
+    (("hook", "status", "--user"), Exit.BAD_INPUT, "No such option"),
+    (("hook", "run", "claude-code"), Exit.BAD_INPUT, "Missing argument 'EVENT'"),
     # configurations
     *((("config", *rest), Exit.BAD_INPUT, words) for file, words in (
         ("none.toml", "none.toml: cannot be read"),
@@ -163,7 +175,8 @@ def test_a_mistake_is_one_sentence_and_an_exit_code(
 def test_no_command_is_left_out() -> None:
     """A new one needs its mistakes in the table above."""
     names = set(commands())
-    tried = {" ".join(arguments[: 2 if arguments[0] == "config" else 1]) for arguments, _, _ in MISTAKES if arguments}
+    groups = {"config", "hook"}
+    tried = {" ".join(arguments[: 2 if arguments[0] in groups else 1]) for arguments, _, _ in MISTAKES if arguments}
     assert names <= tried
 
 
@@ -173,6 +186,7 @@ def test_no_command_is_left_out() -> None:
     [
         ("typer", "runs", "the command line needs typer: pip install 'understudy[cli]'"),
         ("fastapi", "serve", 'there is no fastapi: run `pip install "understudy[server]"`'),
+        ("mcp", "mcp", 'there is no mcp: run `pip install "understudy[mcp]"`'),
     ],
 )
 def test_without_its_extra_a_command_is_one_sentence(missing: str, command: str, words: str) -> None:

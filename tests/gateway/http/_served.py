@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from understudy.actors.runners import AsyncFunctionContext
+    from understudy.gateway.http import HookHandler
     from understudy.protocol import SpawnPacket
 
 T = TypeVar("T")
@@ -98,9 +99,10 @@ def served(
     config: Mapping[str, Any] | None = None,
     feed: Mapping[str, Any] | None = None,
     port: int = 0,
+    reception: Callable[[AsyncRuntime], HookHandler] | None = None,
     **options: Any,
 ) -> Iterator[Served]:
-    """A server on a database of its own in ``folder``."""
+    """A server on a database of its own in ``folder``; ``reception`` makes what takes its hooks in."""
     database = folder / "agents.db"
     everybody = {"default": answer, "hang": hang, **(runners or {})}
     ready = threading.Event()
@@ -118,6 +120,8 @@ def served(
         )
         async with runtime:
             stream = Feed(runtime, **(feed or {}))
+            if reception is not None:
+                options["hooks"] = reception(runtime)
             async with serving(runtime, database, port=port, feed=stream, **options) as here:
                 token = Path(here.token_file).read_text(encoding="ascii").strip()  # noqa: ASYNC240 - a line of text
                 found.append(Served(here.url, database, token, runtime, stream, loop))
