@@ -1,6 +1,6 @@
-"""A real MCP server, made with the SDK's server side: ``python a_server.py`` speaks stdio, ``… http FILE`` HTTP.
+"""A real MCP server, made with the SDK's server side: ``python a_server.py`` speaks stdio, ``… http PORT`` HTTP.
 
-FILE then holds its port once it listens.
+It says its port once it listens.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def call(_context: Any, params: CallToolRequestParams) -> CallToolResult:
             print("out of memory", file=sys.stderr, flush=True)  # noqa: T201
             os._exit(3)
         case "hang":
-            Path(os.environ["HANGS"]).touch()  # noqa: ASYNC240 - it hangs anyway
+            Path(os.environ["HANGS"]).write_text("now", encoding="utf-8")  # noqa: ASYNC240 - it hangs anyway
             await asyncio.Event().wait()
         case "where":
             return said(
@@ -100,22 +100,20 @@ async def serve() -> None:
         await SERVER.run(reading, writing, SERVER.create_initialization_options())
 
 
-def serve_http(port_file: Path, port: int) -> None:
+def serve_http(port: int) -> None:
     listening = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(SERVER.streamable_http_app(), log_level="error"))
-    waiting = Path(f"{port_file}.tmp")
-    waiting.write_text(str(listening.getsockname()[1]), encoding="utf-8")
-    waiting.rename(port_file)
+    print(listening.getsockname()[1], flush=True)  # noqa: T201 - for whoever started it
     server.run(sockets=[listening])
 
 
-def main(kind: str = "stdio", port_file: str = "", port: str = "0") -> None:
+def main(kind: str = "stdio", port: str = "0") -> None:
     if "PIDS" in os.environ:
         # A child of its own, so that a test can see the whole tree go.
         child = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         Path(os.environ["PIDS"]).write_text(f"{os.getpid()} {child.pid}", encoding="utf-8")
     if kind == "http":
-        serve_http(Path(port_file), int(port))
+        serve_http(int(port))
     else:
         print("Welcome! This line is no message.", flush=True)  # noqa: T201 - as careless servers do
         asyncio.run(serve())

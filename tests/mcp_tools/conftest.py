@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from understudy.actors.tools import FILE_TOOLS
 from understudy.protocol import Spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from understudy.actors import Clock
     from understudy.actors.tools import Tool
@@ -97,24 +96,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(cwd)
 
 
-def until_there(path: Path) -> None:
-    """Wait for a process to say that it is so far."""
-    give_up = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < give_up, f"{path} never came"
-        os.sched_yield()
-
-
-def until_gone(pids: Sequence[int]) -> None:
-    """Dead, or waiting to be reaped by whoever adopted it."""
-    give_up = time.monotonic() + 60
-    while alive := [pid for pid in pids if not _dead(pid)]:
-        assert time.monotonic() < give_up, f"{alive} are still alive"
-        os.sched_yield()
-
-
-def _dead(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+@pytest.fixture
+def ready(project: Project) -> Path:
+    """A pipe with a name in the project: whoever reads it waits until a server has written to it."""
+    pipe = project.cwd / "ready"
+    os.mkfifo(pipe)
+    return pipe

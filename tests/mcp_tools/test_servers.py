@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from _proc import see_gone
 
 from understudy.actors import ModelRunner
 from understudy.actors.mcp.connection import START_SECONDS
@@ -20,7 +21,7 @@ from understudy.actors.tools.outcome import MAX_CHARACTERS
 from understudy.protocol import EndReason, Spawn
 from understudy.protocol.model import ToolCall
 
-from .conftest import A_SERVER, MAIN, Project, until_gone, until_there
+from .conftest import A_SERVER, MAIN, Project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,20 +77,19 @@ def test_a_child_uses_the_servers_of_its_folder(project: Project, monkeypatch: p
         (str(project.cwd / "a.py"), "observed"),
         (str(project.cwd / "b.py"), "observed"),
     ]
-    until_gone(project.pids())
+    see_gone(project.pids())
 
 
 @SLOW
 @pytest.mark.parametrize("end", ["kill", "deadline", "host stops"])
-def test_a_server_ends_with_its_child_in_the_middle_of_a_call(project: Project, end: str) -> None:
+def test_a_server_ends_with_its_child_in_the_middle_of_a_call(project: Project, ready: Path, end: str) -> None:
     """With everything it started."""
-    hangs = project.cwd / "hangs"
-    project.names(docs=project.stdio(HANGS=str(hangs)))
+    project.names(docs=project.stdio(HANGS=str(ready)))
     clock = ManualClock()
     with project.runtime(call("hang"), clock=clock) as runtime:
         session = runtime.session(MAIN, workspace=project.cwd)
         handle = session.spawn(Spawn(task="Do it", timeout_ms=60_000))
-        until_there(hangs)
+        ready.read_text()
         if end == "kill":
             session.kill(handle.run_id)
         elif end == "deadline":
@@ -97,14 +97,14 @@ def test_a_server_ends_with_its_child_in_the_middle_of_a_call(project: Project, 
         if end != "host stops":
             reason = handle.result(timeout=60).end_reason
             assert reason == (EndReason.KILLED if end == "kill" else EndReason.WATCHDOG_TIMEOUT)
-            until_gone(project.pids())
-    until_gone(project.pids())
+            see_gone(project.pids())
+    see_gone(project.pids())
 
 
 @SLOW
-def test_a_server_does_not_outlive_a_host_that_was_killed(project: Project) -> None:
+def test_a_server_does_not_outlive_a_host_that_was_killed(project: Project, ready: Path) -> None:
     """With SIGKILL, while the server, which ignores that its input ends, is being started."""
-    script = "trap '' TERM; sleep 600 & echo $$ $! >pids.tmp; mv pids.tmp pids; while :; do wait; done"
+    script = "trap '' TERM; sleep 600 & echo $$ $! >pids; echo >ready; while :; do wait; done"
     (project.cwd / "stubborn.sh").write_text(script)
     project.names(docs={"command": "sh", "args": ["stubborn.sh"]})
     program = """
@@ -115,20 +115,19 @@ with Runtime(runners={"default": ModelRunner(ScriptedModel([]))}) as runtime:
     runtime.session("agent:atlas:main").spawn(Spawn(task="Do it")).result(timeout=600)
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=project.cwd) as host:
-        until_there(project.cwd / "pids")
+        ready.read_text()
         host.kill()
-    until_gone(project.pids())
+    see_gone(project.pids())
 
 
 @SLOW
-def test_a_call_that_takes_too_long_is_stopped_and_the_server_serves_on(project: Project) -> None:
+def test_a_call_that_takes_too_long_is_stopped_and_the_server_serves_on(project: Project, ready: Path) -> None:
     """Its time is up on the runtime's clock; the next call is answered."""
-    hangs = project.cwd / "hangs"
-    project.names(docs=project.stdio(HANGS=str(hangs)))
+    project.names(docs=project.stdio(HANGS=str(ready)))
     clock = ManualClock()
     with project.runtime(call("hang"), call("echo", text="still here"), "Done.", clock=clock) as runtime:
         handle = runtime.session(MAIN, workspace=project.cwd).spawn(Spawn(task="Do it"))
-        until_there(hangs)
+        ready.read_text()
         clock.advance(300)
         assert handle.result(timeout=60).output == "Done."
     assert project.answers() == [
@@ -145,7 +144,7 @@ def test_a_server_that_dies_in_a_call_is_an_error_result_then_and_later(project:
     assert result.output == "Done without."
     gone = "the MCP server docs is gone: it ended with exit code 3: out of memory; go on without it"
     assert project.answers() == [gone, gone]
-    until_gone(project.pids())
+    see_gone(project.pids())
 
 
 # -- a server that does not work --------------------------------------------------------------------------
@@ -184,33 +183,33 @@ def test_a_server_that_does_not_come_up_is_a_line_in_the_brief(
     assert SECRET not in notice + caplog.text
 
 
-def test_a_server_that_hangs_at_its_start_is_left_behind_after_a_while(project: Project) -> None:
+def test_a_server_that_hangs_at_its_start_is_left_behind_after_a_while(project: Project, ready: Path) -> None:
     """On the runtime's clock; it is dead then, and the child goes on."""
-    (project.cwd / "hang.sh").write_text("echo $$ >pids.tmp; mv pids.tmp pids; sleep 600")
+    (project.cwd / "hang.sh").write_text("echo $$ >pids; echo >ready; exec sleep 600")
     project.names(docs={"command": "sh", "args": ["hang.sh"]})
     clock = ManualClock()
     with project.runtime("Done without.", clock=clock) as runtime:
         handle = runtime.session(MAIN, workspace=project.cwd).spawn(Spawn(task="Do it"))
-        until_there(project.cwd / "pids")
+        ready.read_text()
         clock.advance(START_SECONDS)
         assert handle.result(timeout=60).output == "Done without."
     assert project.notices == ["docs is not available: it did not answer within 30 s."]
-    until_gone(project.pids())
+    see_gone(project.pids())
 
 
 @pytest.mark.parametrize("end", ["kill", "host stops"])
-def test_a_child_that_ends_while_its_server_starts_leaves_nothing(project: Project, end: str) -> None:
+def test_a_child_that_ends_while_its_server_starts_leaves_nothing(project: Project, ready: Path, end: str) -> None:
     """However it ends."""
-    (project.cwd / "hang.sh").write_text("sleep 600 & echo $$ $! >pids.tmp; mv pids.tmp pids; wait")
+    (project.cwd / "hang.sh").write_text("sleep 600 & echo $$ $! >pids; echo >ready; wait")
     project.names(docs={"command": "sh", "args": ["hang.sh"]})
     with project.runtime("never said", clock=ManualClock()) as runtime:
         session = runtime.session(MAIN, workspace=project.cwd)
         handle = session.spawn(Spawn(task="Do it"))
-        until_there(project.cwd / "pids")
+        ready.read_text()
         if end == "kill":
             session.kill(handle.run_id)
-            until_gone(project.pids())
-    until_gone(project.pids())
+            see_gone(project.pids())
+    see_gone(project.pids())
 
 
 def _link(file: Path) -> None:
@@ -248,28 +247,28 @@ def test_a_file_that_cannot_be_used_is_one_sentence(
 class HttpServer:
     """A server in a process of its own, which can be killed and come back at the same address."""
 
-    def __init__(self, folder: Path) -> None:
-        self.hangs = folder / "hangs"
-        self._port_file = folder / "port"
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, hangs: Path) -> None:
+        self.hangs = hangs
+        self._port = "0"
+        self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> str:
-        port = self._port_file.read_text() if self._port_file.exists() else "0"
-        self._port_file.unlink(missing_ok=True)
-        command = [sys.executable, A_SERVER, "http", str(self._port_file), port]
-        self._process = subprocess.Popen(command, env={**os.environ, "HANGS": str(self.hangs)})
-        until_there(self._port_file)
-        return f"http://127.0.0.1:{self._port_file.read_text()}/mcp"
+        command = [sys.executable, A_SERVER, "http", self._port]
+        environment = {**os.environ, "HANGS": str(self.hangs)}
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._port = self._process.stdout.readline().strip()
+        return f"http://127.0.0.1:{self._port}/mcp"
 
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 @pytest.fixture
-def http_server(tmp_path: Path) -> Iterator[HttpServer]:
-    server = HttpServer(tmp_path)
+def http_server(ready: Path) -> Iterator[HttpServer]:
+    server = HttpServer(ready)
     yield server
     server.kill()
 
@@ -280,7 +279,7 @@ def test_a_server_over_http_may_die_in_a_call_and_come_back(project: Project, ht
     project.names(docs={"type": "http", "url": http_server.start()})
 
     def kill() -> None:
-        until_there(http_server.hangs)
+        http_server.hangs.read_text()
         http_server.kill()
 
     @tool

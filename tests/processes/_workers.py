@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +106,7 @@ class Cleaner:
         """Wait, and tidy."""
         yield Noted("ready")
         try:
-            await asyncio.sleep(600)
+            await asyncio.Event().wait()
         finally:
             Path("tidy").write_text(str(context.cancelled), encoding="utf-8")
 
@@ -131,18 +130,18 @@ async def spinner(_packet: SpawnPacket, context: FunctionContext) -> str:
 def holder(_packet: SpawnPacket, context: FunctionContext) -> str:
     """A tool in a session of its own that holds stdout, and the grandchild it left to itself."""
     program = (
-        "import os, signal, subprocess, time\n"
+        "import os, signal, subprocess\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "below = subprocess.Popen(['setsid', 'sleep', '600'])\n"
         "print(below.pid, flush=True)\n"
-        "time.sleep(600)\n"
+        "signal.pause()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", program], stdout=subprocess.PIPE, stderr=sys.stdout, start_new_session=True
     ) as tool:
         assert tool.stdout is not None
         _tell_pids(context, tool.pid, int(tool.stdout.readline()))
-        time.sleep(600)
+        signal.pause()
     return "held"
 
 

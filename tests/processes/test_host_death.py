@@ -13,20 +13,19 @@ from _proc import children, see_gone
 
 HERE = Path(__file__).parent
 HOST = """
-import os, sys, time
+import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from pathlib import Path
 from understudy.actors import ProcessRunner, Runtime
 from understudy.protocol import Spawn
 
 with Runtime(":memory:", runners={"default": ProcessRunner("_workers:holder")}) as runtime:
-    runtime.session("agent:atlas:main", workspace=".").spawn(Spawn(task="hold"))
-    while not Path("pids").exists():
-        time.sleep(0.01)
+    with runtime.events(names=["session:sub_agent_progress"]) as told:
+        runtime.session("agent:atlas:main", workspace=".").spawn(Spawn(task="hold"))
+        next(iter(told))  # it has written down who is there
     fork = os.fork() if sys.argv[2] == "forked" else -1
     if fork:
         print(fork, flush=True)
-    time.sleep(600)
+    signal.pause()
 """
 
 

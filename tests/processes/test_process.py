@@ -38,7 +38,7 @@ async def said(process: Process, longest: int = 1_000) -> list[bytes]:
 async def pids_in(file: Path, count: int) -> list[int]:
     """So many numbers, once they are written."""
     while len(found := numbers(file)) < count:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
     return found
 
 
@@ -224,7 +224,7 @@ def test_the_grace_passes_on_the_injected_clock(tmp_path: Path) -> None:
         (pid,) = await pids_in(tmp_path / "pids", 1)
         stopping = asyncio.ensure_future(process.stop(86_400))
         while not (tmp_path / "heard").exists():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         await clock.advance_async(86_399)
         assert alive(pid)
         await clock.advance_async(1)

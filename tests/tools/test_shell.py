@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from _proc import see_gone
 
 from understudy.actors.processes import Process
 from understudy.actors.tools import ToolContext, ToolOutcome, shell_tool
@@ -94,20 +95,10 @@ def with_tree(
         (outcome,) = await asyncio.gather(running, return_exceptions=True)
         pids = [int(line) for line in (roots.cwd / "pids").read_text().split()]
         assert len(pids) == 3
-        while not all(gone(pid) for pid in pids):
-            await asyncio.sleep(0)
+        await asyncio.to_thread(see_gone, pids)
         return outcome
 
     return asyncio.run(main())
-
-
-def gone(pid: int) -> bool:
-    """Not there, or dead and waiting to be reaped by whoever adopted it."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_a_timeout_kills_the_whole_tree(roots: Roots, stopped_clock: ManualClock) -> None:
@@ -154,8 +145,7 @@ def test_what_a_command_leaves_in_the_background_ends_with_it(call: Call, roots:
     """It would hold the pipe, and the call, for ten minutes."""
     assert call(shell_tool(), command="sleep 600 & echo $! >pid; echo done") == ToolOutcome("done\n")
     pid = int((roots.cwd / "pid").read_text())
-    while not gone(pid):
-        os.sched_yield()
+    see_gone([pid])
 
 
 def test_it_carries_what_the_host_decided() -> None:
