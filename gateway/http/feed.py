@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from understudy.actors.clock import sleep
 from understudy.gateway.http.ring import Ring, Wanted
+from understudy.gateway.http.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -24,10 +25,8 @@ HEARTBEAT_SECONDS = 15.0
 LINGER_SECONDS = 300.0
 """So long events are still taken in when nobody listens any more: events that nobody hears of cost nothing."""
 MOST_LISTENERS = 1_000
-# Between two looks at the events, and between two chunks of one listener. A chunk costs about a tenth of a
-# millisecond, so that all listeners together take about a twentieth of the loop's time however many they are.
+# Between two looks at the events.
 _PAUSE_SECONDS = 0.02
-_PAUSE_A_LISTENER = 0.002
 # Waits for the feed while it pauses: more than a runtime can emit meanwhile.
 _BACKLOG = 100_000
 _LONGEST_TEXT = 4_000
@@ -56,25 +55,27 @@ class Feed:
         self._owners: dict[str, str] = {}
         self._beats = 0
         self._missed = 0
+        self._turns = Turns(runtime.clock)
         self.listeners = 0
         self.closed = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Be there for listeners; ends with every one of them told."""
-        beating = asyncio.ensure_future(self._beat())
+        working = [asyncio.ensure_future(work) for work in (self._beat(), self._turns.give())]
         try:
             yield
         finally:
             self.close()
             self._rest()
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
 
     def close(self) -> None:
         """The end of every stream."""
         self.closed.set()
-        self._tell()
+        self._turns.end()
 
     async def listen(self, agent_id: str | None, last_seen: str | None, wanted: Wanted) -> AsyncGenerator[bytes]:
         """What a listener is to be sent, one chunk after the other, until the feed is closed.
@@ -92,7 +93,6 @@ class Feed:
                 yield ring.gap(None, place)
             yield ring.here("welcome", place)
             while not self.closed.is_set():
-                before = place
                 chunk, place = ring.chunk(place, wanted)
                 if not chunk and beats != self._beats:
                     chunk = ring.here("heartbeat", place)
@@ -100,15 +100,10 @@ class Feed:
                 if chunk:
                     yield chunk
                 if place < ring.next:
-                    await sleep(self._runtime.clock, self._pause)
-                elif place == before:
-                    await ring.news()
+                    self._turns.call()
+                await self._turns.wait()
         finally:
             self.listeners -= 1
-
-    @property
-    def _pause(self) -> float:
-        return max(_PAUSE_SECONDS, self.listeners * _PAUSE_A_LISTENER)
 
     def _attend(self) -> None:
         """Somebody listens: take events in, unless that is done already."""
@@ -135,34 +130,18 @@ class Feed:
         with subscription:
             async for event in subscription:
                 self._take(event)
-                news = True
-                while news:
-                    self._take_all(subscription)
-                    self._tell()
-                    news = await self._rest_a_while(subscription)
-
-    async def _rest_a_while(self, subscription: Subscription) -> bool:
-        """Leave listeners alone for their pause, while events are taken in; whether there were any."""
-        rested, news = 0.0, False
-        while rested < self._pause:
-            await sleep(self._runtime.clock, _PAUSE_SECONDS)
-            rested += _PAUSE_SECONDS
-            news = self._take_all(subscription) or news
-        return news
-
-    def _take_all(self, subscription: Subscription) -> bool:
-        events = subscription.poll()
-        for event in events:
-            self._take(event)
-        self._lose(subscription.missed)
-        return bool(events)
+                for other in subscription.poll():
+                    self._take(other)
+                self._lose(subscription.missed)
+                self._turns.call()
+                await sleep(self._runtime.clock, _PAUSE_SECONDS)
 
     async def _beat(self) -> None:
         """Show every so often that the stream lives: to a listener, and to whatever stands between."""
         while True:
             await sleep(self._runtime.clock, self._heartbeat)
             self._beats += 1
-            self._tell()
+            self._turns.call()
             self._alone = 0.0 if self.listeners else self._alone + self._heartbeat
             if self._alone >= self._linger:
                 self._rest()
@@ -197,7 +176,3 @@ class Feed:
                 self._owners.clear()
             owner = self._owners[session_key] = record.agent_id
         return owner
-
-    def _tell(self) -> None:
-        for ring in self._rings.values():
-            ring.tell()

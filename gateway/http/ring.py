@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from pydantic_core import PydanticSerializationError, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +19,6 @@ CHUNK = 32_768
 # Listeners at the same place get the same bytes; more places than this at once are not worth remembering.
 _REMEMBERED = 64
 _LONGEST_NUMBER = 15
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
-
 
 # A plain tuple of plain values, which the garbage collector lets be: ten thousand objects that stay would cost the
 # runtime more, collection by collection, than all listeners do.
@@ -48,6 +47,13 @@ def _row(event: Event) -> Row:
     return event.name, event.at, event.session_key, event.run_id, event.parent_run_id, event.depth, event.data
 
 
+def _json(told: Mapping[str, object]) -> bytes:
+    try:
+        return to_json(told)
+    except PydanticSerializationError:
+        return json.dumps(told).encode("ascii")  # half a character, which no UTF-8 can say: escaped
+
+
 class Ring:
     """Events of one scope. The oldest make room for the newest, whether anybody has read them or not."""
 
@@ -60,7 +66,6 @@ class Ring:
         # Written once for all, when the first listener needs it: most bursts are over before anybody reads all of it.
         self._written: list[bytes] = [b""] * size
         self._chunks: dict[tuple[int, Wanted], tuple[bytes, int]] = {}
-        self._news = asyncio.Event()
 
     @property
     def oldest(self) -> int:
@@ -68,20 +73,11 @@ class Ring:
         return max(1, self.next - self._size)
 
     def add(self, event: Event | None) -> None:
-        """The newest, or one that was lost on the way; whoever waits hears of it with `tell`."""
+        """The newest, or one that was lost on the way."""
         slot = self.next % self._size
         self._rows[slot] = None if event is None else _row(event)
         self._written[slot] = b""
         self.next += 1
-
-    def tell(self) -> None:
-        """Wake everybody who waits for news."""
-        news, self._news = self._news, asyncio.Event()
-        news.set()
-
-    async def news(self) -> None:
-        """Wait until there is something to look at."""
-        await self._news.wait()
 
     def chunk(self, place: int, wanted: Wanted) -> tuple[bytes, int]:
         """What a listener at ``place`` is to be sent, perhaps nothing, and where it goes on."""
@@ -128,7 +124,7 @@ class Ring:
                 "depth": depth,
                 "data": dict(data),
             }
-            line = f"id: {self.identify(number)}\nevent: {name}\ndata: {_ENCODE(told)}\n\n".encode("ascii")
+            line = b"id: %b\nevent: %b\ndata: %b\n\n" % (self.identify(number).encode(), name.encode(), _json(told))
             self._written[slot] = line
         return line
 
