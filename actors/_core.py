@@ -193,7 +193,7 @@ class Core:
 
     async def _opened(self, key: SessionKey, *place: Any) -> SessionActor:
         session = self._backstage.sessions.get(key)
-        if session is not None and session.recovered and not self._backstage.closing:
+        if session is not None and session.recovered:
             return session
         # Whoever asked may give up: a session that is half opened would hold back what is still to be recovered.
         opening = self._kernel.create_task(self._recovered(key, *place))
