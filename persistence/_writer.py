@@ -88,8 +88,8 @@ class InlineWriter:
 class ThreadWriter:
     """Commits in a thread of its own, as many transactions at once as have gathered meanwhile.
 
-    It begins at the end of the event loop's turn: what one turn hands in is one commit. Begun with the first of them, it
-    would be several, each with a flush of the disk, which costs more than all the rest.
+    It begins at the end of the event loop's turn: what one turn hands in is one commit. Begun with the first of them,
+    it would be several, each with a flush of the disk, which costs more than all the rest.
     """
 
     def __init__(self, group: GroupCommit, busy: BusySignal | None) -> None:
