@@ -47,7 +47,7 @@ class Commit:
     def result(self, timeout: float | None = None) -> Answers:
         """Block until it is decided. On an event loop use ``await``; TimeoutError leaves the work alone."""
         if self._outcome is None and self._hurry is not None:
-            # The writer may be this very thread, or wait for this thread's event loop to finish its turn.
+            # Nobody else would do it: the writer is this very thread.
             self._hurry()
         if self._outcome is None:
             waiter = threading.Event()

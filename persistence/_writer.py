@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 # A group this large has long paid for its COMMIT; beyond it only the first callers' wait would grow.
 _LARGEST_GROUP = 1024
-# So many make a group worth beginning although the event loop's turn has more to come.
-_WORTH_BEGINNING = 128
 
 
 class BusySignal(Protocol):
@@ -86,11 +84,7 @@ class InlineWriter:
 
 
 class ThreadWriter:
-    """Commits in a thread of its own, as many transactions at once as have gathered meanwhile.
-
-    It begins at the end of the event loop's turn: what one turn hands in is one commit. Begun with the first of them,
-    it would be several, each with a flush of the disk, which costs more than all the rest.
-    """
+    """Commits in a thread of its own, as many transactions at once as have gathered meanwhile."""
 
     def __init__(self, group: GroupCommit, busy: BusySignal | None) -> None:
         self._group = group
@@ -99,9 +93,6 @@ class ThreadWriter:
         self._queue: list[Pending] = []
         self._wake = threading.Event()
         self._asleep = False
-        self._due = False
-        """Whether what is queued is to be committed, and no turn of a loop waited for."""
-        self._due_on: asyncio.AbstractEventLoop | None = None
         self._closed = False
         # A daemon: a host that forgets to close must still be able to exit. What was acknowledged is on disk.
         self._thread = threading.Thread(target=self._run, name="understudy-writer", daemon=True)
@@ -109,45 +100,25 @@ class ThreadWriter:
 
     def put(self, operations: Sequence[Operation], points: Points) -> Commit:
         """Queue a transaction; it is committed as soon as the writer is free."""
-        # Who blocks for it does not wait for the loop's turn to end: it may be that very turn.
-        pending = Pending(operations, points, self._lock, self.begin)
+        pending = Pending(operations, points, self._lock, None)
         with self._lock:
             if self._closed:
                 raise _closed()
             if self._busy is not None:
                 self._busy.work_started()
             self._queue.append(pending)
-            if len(self._queue) >= _WORTH_BEGINNING or not self._begins_soon():
-                self._begin()
+            # The event is only touched when the writer sleeps: under load a put is an append.
+            if self._asleep:
+                self._asleep = False
+                self._wake.set()
         return pending
-
-    def begin(self) -> None:
-        """Have what is queued committed now."""
-        with self._lock:
-            self._due_on = None
-            self._begin()
-
-    def _begin(self) -> None:
-        self._due = True
-        # The event is only touched when the writer sleeps.
-        if self._asleep:
-            self._asleep = False
-            self._wake.set()
-
-    def _begins_soon(self) -> bool:
-        """Whether the writer begins when the running loop's turn is over; False where no loop runs."""
-        loop = _running_loop()
-        # Not only for the first in the queue: the loop that one came from may be gone with its turn.
-        if loop is not None and loop is not self._due_on:
-            self._due_on = loop
-            loop.call_soon(self.begin)
-        return loop is not None
 
     def close(self) -> None:
         """Commit what is queued, then stop. A second call waits for the first."""
         with self._lock:
             self._closed = True
-            self._begin()
+            self._asleep = False
+            self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
@@ -177,9 +148,8 @@ class ThreadWriter:
         """Whatever is queued; None when the store was closed and everything is done."""
         while True:
             with self._lock:
-                if self._queue and self._due:
+                if self._queue:
                     group, self._queue = self._queue[:_LARGEST_GROUP], self._queue[_LARGEST_GROUP:]
-                    self._due = bool(self._queue) or self._closed
                     return group
                 if self._closed:
                     return None
