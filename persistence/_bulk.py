@@ -18,7 +18,7 @@ Value: TypeAlias = str | int | float | None
 Row: TypeAlias = tuple[Value, ...]
 
 # Few sizes, so that every statement stays prepared; the largest is far below SQLite's limit of variables.
-_SIZES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+_SIZES = (256, 64, 16, 4, 1)
 
 
 @cache
