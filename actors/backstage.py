@@ -97,6 +97,7 @@ class Backstage:
         self._unreported: list[LiveRun] = []
         self._results_root = str(store.results.root) if store.results.as_files else None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lasting: set[asyncio.Task[None]] = set()
 
     def now(self) -> int:
         """The wall clock in milliseconds, except that it never goes back: facts stay in order."""
@@ -161,22 +162,26 @@ class Backstage:
     def _tell_health(self, name: EventName, runner: str) -> None:
         self.bus.emit(Event(name, self.now(), SessionKey(f"runtime:{self.host}"), data={"runner": runner}))
 
-    def task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Work beside the mailboxes; what it raises is logged."""
+    def task(self, work: Coroutine[Any, Any, None], *, lasting: bool = False) -> asyncio.Task[None]:
+        """Work beside the mailboxes; what it raises is logged. ``lasting`` work is not dismissed at the end."""
         task = self.kernel.create_task(work)
         self._tasks.add(task)
+        if lasting:
+            self._lasting.add(task)
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._lasting.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a task of the runtime failed", exc_info=task.exception())
 
     async def dismiss(self, grace: float) -> None:
         """End what still works beside the mailboxes: announcements that wait for a better moment, callbacks."""
-        # Not whoever closes the runtime from within its own callback.
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        # Not whoever closes the runtime from within its own callback; and a process is seen off to its end, for which
+        # its actor waits.
+        tasks = [task for task in self._tasks - self._lasting if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -101,7 +101,7 @@ class ProcessRunner:
                     yield event
             finally:
                 # A task, so that a second cancellation interrupts the waiting and not the killing.
-                ending = context.backstage.task(self._see_off(process, context, finished=finished))
+                ending = context.backstage.task(self._see_off(process, context, finished=finished), lasting=True)
                 await asyncio.shield(ending)
                 await listening
 

@@ -110,7 +110,7 @@ class CliRunner:
             silence.end()
             # Also after an orderly end: a tool it left in the background must not outlive the run. A task, so that
             # a second cancellation interrupts the waiting and not the killing.
-            await asyncio.shield(context.backstage.task(self._see_off(process, context)))
+            await asyncio.shield(context.backstage.task(self._see_off(process, context), lasting=True))
         for event in stream.close():
             yield event
         # What a process complains of may hold what it was given in confidence.
