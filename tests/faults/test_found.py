@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _lives import Lives
 from _stage import MAIN, a_host, hang, notes
+from pykka import ActorRegistry
 
 from understudy.actors import AsyncRuntime, FunctionRunner, Runtime, SessionClosedError
 from understudy.actors.runners import ModelRunner
@@ -232,6 +233,7 @@ def test_a_child_that_is_thrown_away_with_its_loop_has_not_failed(
     async def main() -> list[asyncio.Task[Any]]:
         await runtime.__aenter__()
         session = await runtime.session(MAIN)
+        ActorRegistry.unregister(session.ref)  # nobody will close it: no other test is to find it
         spawning = asyncio.ensure_future(session.spawn(Spawn(task="work")))
         while not held.reached.is_set():
             await asyncio.sleep(0)
